@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import cache
-from threading import RLock
 from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.weak import WeakIdKeyDictionary
 
-from sparloom.forks import forkable
 from sparloom.jit import compile_cpp
-from sparloom.nn.content_hash import sampled_hash
 from sparloom.nn.custom_ops import without_functorch
 from sparloom.nn.edges import MAX_NODES, Flow, plain_edges
-from sparloom.nn.graph import Graph
+from sparloom.nn.graph import Graph, cached_for_edges
 from sparloom.nn.torch_integration import eager
 
 FILL_REDUCTIONS = ("add", "mean", "min", "max", "mul")
-
-_LOCK = forkable(RLock())  # reentrant: a finaliser may interrupt a call in the same thread
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,35 +127,18 @@ def attention_edges(graph: Any, rows: int, cols: int, *, loops: int, flow: Flow 
     Raises:
         TypeError, ValueError: the graph has another type, layout, shape or device, or a node is out of range.
     """
-    key = rows, cols, loops, flow
-    plain = graph if isinstance(graph, Graph) else plain_edges(graph)
-    if not isinstance(plain, Graph | torch.Tensor):
+    key = "attention", rows, cols, loops, flow
+    if isinstance(graph, Graph):
+        if key not in graph.derived:
+            with torch.inference_mode(False), without_functorch():
+                graph.derived[key] = _attention_edges(graph, rows, cols, loops, flow)
+        return graph.derived[key]
+    plain = plain_edges(graph)
+    if not isinstance(plain, torch.Tensor):
         raise TypeError(f"the graph is a {type(graph).__name__}: expected edge_index, a sparse tensor or a Graph")
-    with without_functorch(), _LOCK:
-        content = None if isinstance(plain, Graph) else _content(plain)
-        cached_content, found = _cache().get(graph, (None, {}))
-        if cached_content != content:
-            found = {}
-        if key not in found:
-            with torch.inference_mode(False):
-                found[key] = _attention_edges(plain, rows, cols, loops, flow)
-            _cache()[graph] = content, found
-    return found[key]
-
-
-def _content(graph: torch.Tensor) -> Hashable:
-    if graph.layout == torch.sparse_csr:
-        return sampled_hash(graph.crow_indices(), graph.col_indices())
-    if graph.layout == torch.sparse_csc:
-        return sampled_hash(graph.ccol_indices(), graph.row_indices())
-    if graph.layout == torch.sparse_coo:
-        return graph.is_coalesced(), sampled_hash(graph._indices())
-    return sampled_hash(graph) if graph.layout == torch.strided and graph.is_cpu else None
-
-
-@cache
-def _cache() -> WeakIdKeyDictionary:
-    return WeakIdKeyDictionary()
+    if not plain.is_cpu:
+        return _attention_edges(plain, rows, cols, loops, flow)  # which refuses it
+    return cached_for_edges(graph, plain, key, lambda: _attention_edges(plain, rows, cols, loops, flow))
 
 
 def _attention_edges(graph: Any, rows: int, cols: int, loops: int, flow: Flow) -> AttentionEdges:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import replace
 from functools import cache, cached_property
 from threading import RLock
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -46,6 +46,8 @@ from sparloom.nn.sorted_edges import (
 )
 from sparloom.nn.torch_integration import SUPPORTED_DEVICES, autocast_operands, dtype_remedy, eager
 from sparloom.tuning import PlanCache
+
+T = TypeVar("T")
 
 FUSED_DEVICES = ("cpu",)  # on which the core computes whole layers
 INDEX_TYPES = (np.int32, np.int64)
@@ -122,6 +124,8 @@ class Graph:
         self._patterns: dict[int, EdgePattern | AdjacencyPattern] = {}  # by the loops in them
         self._adjacencies: dict[Hashable, tuple[Hashable, Adjacency]] = {}
         self._aggregation: dict[torch.dtype, AggregationMatrices] = {}
+        self.derived: dict[Hashable, Any] = {}
+        """What layers made of the edges."""
         self._lock = forkable(RLock())  # reentrant: a finaliser may interrupt a call in the same thread
 
     @cached_property
@@ -266,40 +270,46 @@ class Graph:
 
 
 def cached_graph(edges: torch.Tensor, nodes: Size, flow: Flow = "source_to_target") -> Graph:
-    """Return the graph of this tensor, cached while the tensor lives and its contents are unchanged.
-
-    The values of a sparse matrix are compared completely, indices as by `sparloom.nn.content_hash.sampled_hash`.
-    """
+    """Return the graph of this tensor, see `cached_for_edges`."""
     plain = plain_edges(edges, nodes, flow)
     if not isinstance(plain, torch.Tensor) or plain.requires_grad:
         return Graph(plain, nodes, flow=flow)
-    with without_functorch(), _LOCK:
-        graphs, key = _known_graphs(edges, plain), (nodes, flow)
-        if key not in graphs:
-            graphs[key] = Graph.of_memory(plain, nodes, flow) or Graph(plain, nodes, flow=flow)
-        return graphs[key]
+    return cached_for_edges(edges, plain, (nodes, flow), lambda: (
+        Graph.of_memory(plain, nodes, flow) or Graph(plain, nodes, flow=flow)))
 
 
-def _known_graphs(edges: torch.Tensor, plain: torch.Tensor) -> dict[tuple[Size, Flow], Graph]:
-    """Return what is cached for this tensor and its present content, to be added to."""
-    cached = _graphs().get(edges)
-    if cached is not None and cached.is_unchanged(plain):
-        return cached.graphs
-    content = _content(plain)
-    graphs = {} if cached is None or cached.content != content else cached.graphs
-    _graphs()[edges] = _CachedGraphs(content, graphs, edges if plain is edges else None)
-    return graphs
+def cached_for_edges(edges: Any, plain: torch.Tensor, key: Hashable, make: Callable[[], T]) -> T:
+    """Return what is made of edges, cached while their tensor lives and its contents are unchanged.
 
-
-class _CachedGraphs:
-    """The graphs of a tensor with its present content.
+    The values of a sparse matrix are compared completely, indices as by `sparloom.nn.content_hash.sampled_hash`.
 
     Args:
+        edges: as the user passed them.
+        plain: the tensor in them.
+        key: what is made.
+    """
+    with without_functorch(), _LOCK:
+        cached = _cache().get(edges)
+        if cached is None or not cached.is_unchanged(plain):
+            content = _content(plain.detach())
+            made = {} if cached is None or cached.content != content else cached.made
+            cached = _cache()[edges] = _CachedForEdges(content, made, edges if plain is edges else None)
+        if key not in cached.made:
+            with torch.inference_mode(False):
+                cached.made[key] = make()
+        return cached.made[key]
+
+
+class _CachedForEdges:
+    """What was made of a tensor with its present content.
+
+    Args:
+        made: by key.
         edges: the tensor, to notice changes without hashing it; None: hash it in every call.
     """
 
-    def __init__(self, content: Hashable, graphs: dict[tuple[Size, Flow], Graph], edges: Any) -> None:
-        self.content, self.graphs = content, graphs
+    def __init__(self, content: Hashable, made: dict[Hashable, Any], edges: Any) -> None:
+        self.content, self.made = content, made
         self._memory: np.ndarray | None = None
         if edges is not None and edges.layout == torch.strided and edges.is_cpu and not edges.is_inference():
             array = np.from_dlpack(edges.detach())  # `numpy()` would forbid to resize the tensor
@@ -328,7 +338,7 @@ def _content(edges: torch.Tensor) -> Hashable:
 
 
 @cache
-def _graphs() -> WeakIdKeyDictionary:
+def _cache() -> WeakIdKeyDictionary:
     return WeakIdKeyDictionary()
 
 

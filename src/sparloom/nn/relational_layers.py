@@ -1,23 +1,18 @@
 """Graph layers with a weight for each relation between nodes, as drop-in replacements of PyTorch Geometric's."""
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
-from threading import RLock
 from typing import Any, ClassVar
 
 import torch
-from torch.utils.weak import WeakIdKeyDictionary
 
-from sparloom.forks import forkable
 from sparloom.nn.aggregation import Matrices, aggregate, prepare_aggregation
 from sparloom.nn.content_hash import sampled_hash
 from sparloom.nn.custom_ops import without_functorch
 from sparloom.nn.edges import MAX_NODES, Flow, parse_edges, plain_edges
+from sparloom.nn.graph import cached_for_edges
 from sparloom.nn.message_passing import Aggregation, Features, GraphLayer, channel_pair
 from sparloom.nn.torch_integration import check_positive_ints, eager
-
-_LOCK = forkable(RLock())  # reentrant: a finaliser may interrupt a call in the same thread
 
 
 @dataclass(frozen=True, eq=False)
@@ -219,12 +214,14 @@ def relations(
         raise TypeError(f"edge_type is {kind}: expected (edges,) integers")
     if not isinstance(plain, torch.Tensor) or plain.layout != torch.strided:
         raise TypeError("edge_type was passed with a sparse matrix: put the relations into its values")
-    with without_functorch(), _LOCK:
-        content: Hashable = sampled_hash(plain, types), senders, receivers, count, flow
-        known, made = _known().get(edges, (None, None))
-        if known != content:
+    with without_functorch():
+        key = "relations", senders, receivers, count, flow
+        content, cached = sampled_hash(types), cached_for_edges(edges, plain, key, dict)
+        made = cached.get(content)
+        if made is None:
             made = _grouped(plain, types, senders, receivers, count=count, flow=flow)
-            _known()[edges] = content, made
+            cached.clear()
+            cached[content] = made
     return made
 
 
@@ -246,8 +243,3 @@ def _grouped(
     made = (torch.stack([parsed.cols, group_of_edge]), torch.stack([types * senders + parsed.cols, group_of_edge]),
             torch.stack([torch.arange(len(groups)), groups % max(receivers, 1)]))
     return Relations(*(each.to(edges.device) for each in made), tuple(lengths.tolist()), senders, receivers)
-
-
-@cache
-def _known() -> WeakIdKeyDictionary:
-    return WeakIdKeyDictionary()

@@ -195,7 +195,7 @@ def test_a_graph_is_forgotten_with_its_tensor_and_leaves_no_file(generator, tmp_
     for form in FORMS.values():
         edges = form(torch.randint(0, NODES, (2, EDGES), generator=generator))
         layer(torch.randn(NODES, 6, generator=generator), edges).sum().backward()
-        cached_graphs = graphs._graphs()[edges].graphs
+        cached_graphs = graphs._cache()[edges].made
         graph = weakref.ref(next(iter(cached_graphs.values())))
         del edges, cached_graphs
         gc.collect()
