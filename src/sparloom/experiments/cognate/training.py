@@ -18,7 +18,7 @@ from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import EarlyStopping
 
 from sparloom import models
-from sparloom.data import MatrixInput, MatrixSamples, SampleSource, Split, draw_labels, matrix_samples
+from sparloom.data import MatrixInput, MatrixSamples, SampleSource, draw_labels, matrix_samples
 from sparloom.data.lightning import RankingData
 from sparloom.experiments.cognate.evaluation_data import EvaluationData, with_statistics
 from sparloom.experiments.harness import (
@@ -29,7 +29,7 @@ from sparloom.experiments.harness import (
     samples_name,
     samples_of,
 )
-from sparloom.files import atomic_path
+from sparloom.files import atomic_path, write_json
 from sparloom.ops import Op
 from sparloom.report import draw_curves
 from sparloom.space import ConfigSpace
@@ -270,13 +270,13 @@ class Pretrain:
         candidates = [name for name in roles["train"] if name in labelled]
         wanted, seed = self.checkpoints.pretraining, self.checkpoints.seed
         selection = replace(wanted, matrices=min(wanted.matrices, len(candidates)))
-        chosen = draw_labels(selection, labels, statistics=statistics, candidates=candidates,
-                             seed=seed)
+        chosen = draw_labels(selection, labels, statistics=statistics, candidates=candidates, seed=seed)
         watched = [name for name in roles["validation"] if name in labelled][:self.validation_matrices]
         items = matrix_samples(chosen, inputs, space)
         held = matrix_samples(labels[labels["matrix"].isin(watched)], inputs, space)
         names = [item.input.name for item in items]
-        Split({name: split[name] for name in [*names, *watched]}, self.samples.families()).write(out / "split.json")
+        write_json(out / "split.json", {"train": sorted(names), "validation": watched, "test": [], "families": {
+            name: family for name, family in sorted(self.samples.families().items()) if name in {*names, *watched}}})
         logger.info("%s: %d matrices, %d labels; validation on %d", named, len(items), len(chosen), len(held))
         trained = train(self.recipe, start=None, encoder=encoder, train=items, validation=held,
                         keep="best", seed=seed, out=out / "training",
