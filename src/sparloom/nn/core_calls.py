@@ -21,6 +21,7 @@ __all__ = ["NUMPY_DTYPES", "LayerPattern", "attention", "product", "sddmm", "spm
 
 NUMPY_DTYPES = {torch.float32: np.dtype(np.float32), torch.float64: np.dtype(np.float64)}
 """dtype of layers of graphs -> type of their kernels."""
+MAX_NONZEROS = 2**31 - 1  # of a pattern that is transposed
 
 Tensor = torch.Tensor
 
@@ -91,7 +92,8 @@ class LayerPattern:
     def ready(self, dtype: torch.dtype) -> bool:
         """Tell whether the core can compute with this type of numbers."""
         core = _core()
-        if core is None or dtype not in NUMPY_DTYPES or not load_layer_kernels(NUMPY_DTYPES[dtype]):
+        if (core is None or dtype not in NUMPY_DTYPES or self._arrays[1].shape[0] > MAX_NONZEROS
+                or not load_layer_kernels(NUMPY_DTYPES[dtype])):
             return False
         if self._pattern is None:
             self._pattern = core.Pattern(*self._arrays, self.cols)
