@@ -184,10 +184,11 @@ class Adjacency:
     def _composed(self, tensors: tuple[torch.Tensor | None, ...], *, aggregate_first: bool) -> torch.Tensor:
         """Compute a convolution by separate operations."""
         x, weight, bias, values, root, root_weight = tensors
-        result = self.product(x if aggregate_first else x @ weight.T, values)
-        result = result @ weight.T if aggregate_first else result
-        result = result if bias is None else result + bias
-        return (result if root is None else result + root @ root_weight.T).to(x.dtype)
+        with torch.autocast("cpu", enabled=False):  # the core does not read it either
+            result = self.product(x if aggregate_first else x @ weight.T, values)
+            result = result @ weight.T if aggregate_first else result
+            result = result if bias is None else result + bias
+            return (result if root is None else result + root @ root_weight.T).to(x.dtype)
 
     def _check(
         self, *, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, root: torch.Tensor | None,

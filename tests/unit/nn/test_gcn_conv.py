@@ -6,9 +6,11 @@ import pytest
 import torch
 
 from sparloom.nn import GCNConv, Graph
+from sparloom.platforms.cpu_kernels import native_core
 
 pytestmark = [pytest.mark.cc, pytest.mark.filterwarnings("ignore:Sparse")]  # torch says that they are in beta
 
+needs_core = pytest.mark.skipif(native_core() is None, reason="the native core was not built")
 NODES, EDGES = 60, 240
 
 
@@ -203,6 +205,7 @@ def test_weights_that_learn_after_a_look_without_gradients(edges, generator) -> 
     assert torch.equal(trained, inferred)
 
 
+@needs_core
 def test_layers_share_one_graph(edges, generator) -> None:
     graph, x = Graph(edges, NODES), torch.randn(NODES, 8, generator=generator)
     first, second = (GCNConv(8, 4, first="transform") for _ in range(2))
@@ -214,6 +217,7 @@ def test_layers_share_one_graph(edges, generator) -> None:
     assert tiles.plans == plans
 
 
+@needs_core
 def test_threads_follow_torch(edges, generator) -> None:
     layer, graph = GCNConv(8, 4, first="transform"), Graph(edges, NODES)
     x, threads = torch.randn(NODES, 8, generator=generator), torch.get_num_threads()

@@ -10,9 +10,11 @@ import torch
 from sparloom.nn import GCNConv, GINConv, Graph, GraphConv, SAGEConv
 from sparloom.nn import graph as graphs
 from sparloom.nn.edges import Normalisation
+from sparloom.platforms.cpu_kernels import native_core
 
 pytestmark = [pytest.mark.cc, pytest.mark.filterwarnings("ignore:Sparse")]  # torch says that they are in beta
 
+needs_core = pytest.mark.skipif(native_core() is None, reason="the native core was not built")
 NODES, EDGES = 40, 150
 
 
@@ -237,6 +239,7 @@ def test_the_matrix_is_that_of_the_edges() -> None:
     torch.testing.assert_close(torch.sparse_csr_tensor(*made.matrix[:3], (3, 3)).to_dense(), matrix)
 
 
+@needs_core
 @pytest.mark.parametrize("trained", [False, True])
 def test_products_are_kept_only_for_what_needs_them(edges, trained) -> None:
     x = torch.randn(NODES, 6, requires_grad=trained)
