@@ -21,7 +21,7 @@ from sparloom.ragged.dimensions import (
     without_inner,
 )
 from sparloom.ragged.layout import offset_steps
-from sparloom.ragged.lowering import lower_launch
+from sparloom.ragged.lowering import NestCode
 from sparloom.ragged.nests import NEUTRAL, Launch, Nest, Program, Read, rewrite, text
 from sparloom.ragged.schedule.loops import (
     check_order,
@@ -32,6 +32,7 @@ from sparloom.ragged.schedule.loops import (
     taken_names,
     vectorise,
 )
+from sparloom.ragged.table_code import Lookups
 from sparloom.ragged.tensor import Change, OrderedDims, SplitDim, Tensor
 
 PANEL = max(16, 2 * vector_lanes())
@@ -295,9 +296,9 @@ def offload(program: Program, nest: str, rows: str, cols: str, depth: str) -> Pr
     changed = replace(found, loops=(*found.loops[:-3], *(replace(loop, kind="dense") for loop in found.loops[-3:])))
     check_order(changed)
     result = program.with_nest(changed)
-    for launch in result.launches:
-        if any(each.name == nest for top in launch.nests for each in top.tree()):
-            lower_launch(result, launch)
+    for top in (each for launch in result.launches for each in launch.nests):
+        if any(each.name == nest for each in top.tree()):
+            NestCode(top, Lookups(())).body()  # raises an error if this is no product
     return result
 
 
