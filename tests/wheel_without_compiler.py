@@ -42,7 +42,7 @@ operands = SpMM().operands(matrix_of(A), 128, 0)
 calls = []
 for native in (False, True):
     library = compile_cpp(["cpu/spmm.cpp"], native=native)
-    sparse_kernels.kernel_library = lambda name, library=library: library if name == "spmm" else compile_cpp(
+    sparse_kernels.kernel_library = lambda name, element, library=library: library if name == "spmm" else compile_cpp(
         [f"cpu/{name}.cpp"])
     family = SpmmKernels(len(os.sched_getaffinity(0)), 128)
     calls.append(family.bind(operands, family.space().default(), family.result(operands)))

@@ -22,7 +22,7 @@ __all__, __getattr__, __dir__ = attach(__name__, {
         "aligned", "check_memory",
     ),
     "toolchain": (
-        "compile_cpp", "compiler_version", "core_digest", "kernel_folder", "kernel_source", "kernels_digest",
-        "sources_digest",
+        "compile_cpp", "compiler_version", "core_digest", "kernel_folder", "kernel_library", "kernel_source",
+        "kernels_digest", "sources_digest",
     ),
 })

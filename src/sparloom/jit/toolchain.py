@@ -54,6 +54,12 @@ LEVELS: Mapping[str, Level] = {  # the best first; the last one runs everywhere
 }
 
 
+@functools.cache
+def kernel_library(name: str, element: str = "float") -> ctypes.CDLL:
+    """Load kernels/cpu/<name>.cpp, compiled for a type of numbers, once per process, see `compile_cpp`."""
+    return compile_cpp([f"cpu/{name}.cpp", *([] if element == "float" else [f"-DELEMENT={element}"])])
+
+
 def compile_cpp(
     relative_paths: Sequence[str], flags: Sequence[str] | None = None, *, native: bool = False,
 ) -> ctypes.CDLL:

@@ -22,10 +22,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from sparloom.jit import NativeCall, address, aligned
+from sparloom.jit import NativeCall, address, aligned, kernel_library
 from sparloom.nn.baselines import CUDA_SPARSE_LIBRARIES, SPARSE_LIBRARIES
 from sparloom.nn.content_hash import bfloat16_as_uint16, contiguous_array, tensor_from_dlpack
-from sparloom.platforms.cpu_kernels import element_library
+from sparloom.platforms.cpu_kernels import ELEMENTS
 from sparloom.sparse import BFLOAT16, Pattern, SparseMatrix
 from sparloom.tuning.sparse import CudaBackend, Prepared
 
@@ -153,7 +153,7 @@ class CpuArgmaxProducts:
                 argmax=address(positions, np.int32), indices=address(self.indices, np.int32),
                 result=address(result, result.dtype, written=True), rows=rows, cols=self.cols, width=width,
                 threads=self.threads, **{operand: address(array, own) for operand, array in arrays.items()})
-            run = getattr(element_library("argmax_products", own), f"sparloom_{name}")
+            run = getattr(kernel_library("argmax_products", ELEMENTS[own]), f"sparloom_{name}")
             NativeCall(run, arguments, kept=(positions, arrays))()
         return _tensor_of(result).to(dtype)
 

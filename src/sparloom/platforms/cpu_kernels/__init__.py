@@ -11,7 +11,6 @@ __all__, __getattr__, __dir__ = attach(__name__, {
     "core": ("bind_prepared", "load_kernels", "load_layer_kernels", "native_core", "new_prepared", "set_threads"),
     "estimate": ("estimate_sparse_seconds",),
     "kernels": ("CpuKernels", "GemmKernels"),
-    "row_pieces": ("GRAIN", "BoundRows", "Pieces", "Rows", "Traversal", "kernel_library", "useful_threads"),
-    "sparse_kernels": ("ELEMENTS", "SPARSE_FAMILIES", "SparseCall", "SpmmKernels", "SpmmMaxKernels",
-                       "element_library"),
+    "row_pieces": ("GRAIN", "BoundRows", "Pieces", "Rows", "Traversal", "useful_threads"),
+    "sparse_kernels": ("ELEMENTS", "SPARSE_FAMILIES", "SparseCall", "SpmmKernels", "SpmmMaxKernels"),
 })

@@ -19,11 +19,11 @@ import numpy as np
 import scipy.sparse
 
 from sparloom.errors import NoCompiler
-from sparloom.jit import compile_cpp, core_digest
+from sparloom.jit import core_digest, kernel_library
 from sparloom.measure import Caches, checked_threads, usable_memory
 from sparloom.ops import Operands
-from sparloom.platforms.cpu_kernels.row_pieces import SparseRows, kernel_library, useful_threads
-from sparloom.platforms.cpu_kernels.sparse_kernels import ELEMENTS, MAX_STRIP, element_library
+from sparloom.platforms.cpu_kernels.row_pieces import SparseRows, useful_threads
+from sparloom.platforms.cpu_kernels.sparse_kernels import ELEMENTS, MAX_STRIP
 from sparloom.resources import CHECKOUT
 from sparloom.space import Config
 from sparloom.sparse import BFLOAT16, SparseMatrix
@@ -134,7 +134,7 @@ def _loaded(op: str, dtype: np.dtype) -> bool:
     core = native_core()
     try:
         helpers = [_address(getattr(kernel_library(library), f"sparloom_{name}")) for library, name in HELPERS]
-        kernel = _address(getattr(element_library(op, dtype), f"sparloom_{op}"))
+        kernel = _address(getattr(kernel_library(op, ELEMENTS[dtype]), f"sparloom_{op}"))
     except NoCompiler:
         return False
     core.set_helpers(*helpers)
@@ -144,7 +144,7 @@ def _loaded(op: str, dtype: np.dtype) -> bool:
 
 @cache
 def _loaded_layers(dtype: np.dtype) -> bool:
-    library, suffix = compile_cpp(["cpu/row_pass.cpp"]), LAYER_SUFFIXES[dtype.name]
+    library, suffix = kernel_library("row_pass"), LAYER_SUFFIXES[dtype.name]
     native_core().set_layer_kernels(TYPES.index(dtype), _address(getattr(library, f"sparloom_row_pass_{suffix}")),
                                     _address(getattr(library, f"sparloom_row_pass_room_{suffix}")))
     return True

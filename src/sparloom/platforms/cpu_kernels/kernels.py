@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from sparloom.jit import NativeCall, address, aligned, compiler_version, sources_digest
+from sparloom.jit import NativeCall, address, aligned, compiler_version, kernel_library, sources_digest
 from sparloom.measure import Measurement, TimingProtocol, checked_threads
 from sparloom.ops import GEMM, DenseOperands, Op
 from sparloom.platforms.clock import Stopwatch, keep_threads_awake
 from sparloom.platforms.cpu_kernels.estimate import Described, estimate_sparse_seconds
-from sparloom.platforms.cpu_kernels.row_pieces import kernel_library
 from sparloom.platforms.cpu_kernels.sparse_kernels import SPARSE_FAMILIES
 from sparloom.platforms.platform import BaselineBinder, Family, Inputs, KernelPlatform, unknown_operation
 from sparloom.platforms.timing import Call, Check, measure_rounds, reallocated, repeat_of

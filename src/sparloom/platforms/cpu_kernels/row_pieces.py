@@ -7,12 +7,12 @@ struct Rows of kernels/cpu/arguments.hpp with both.
 import ctypes
 import math
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from sparloom.jit import address, compile_cpp
+from sparloom.jit import address, kernel_library
 from sparloom.ops import Operands
 from sparloom.sparse import Pattern
 
@@ -209,9 +209,3 @@ class _Traversal(ctypes.Structure):
     """The struct Traversal of kernels/cpu/traversal.cpp."""
 
     _fields_ = tuple((name, ctypes.c_void_p) for name in ("indptr", "indices", "source", "place", "next"))
-
-
-@cache
-def kernel_library(name: str, element: str = "float") -> ctypes.CDLL:
-    """Compile kernels/cpu/<name>.cpp for a type of numbers, once per process."""
-    return compile_cpp([f"cpu/{name}.cpp", *([] if element == "float" else [f"-DELEMENT={element}"])])

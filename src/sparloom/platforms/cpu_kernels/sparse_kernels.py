@@ -10,13 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from sparloom.jit import NativeCall, address, aligned
+from sparloom.jit import NativeCall, address, aligned, kernel_library
 from sparloom.ops import Op, Operands
 from sparloom.platforms.cpu_kernels.row_pieces import (
     BoundRows,
     Rows,
     SparseRows,
-    kernel_library,
     useful_threads,
 )
 from sparloom.platforms.timing import Check, SpotCheck
@@ -113,7 +112,7 @@ class SpmmKernels(SparseFamily):
             rows=rows.arguments, carries=_optional(carries), width=operands.width,
             strip=MAX_STRIP if config["strip"] == "all" else config["strip"], ahead=1024 * int(config["prefetch"]),
             stream=config["stream"], together=together, mean=self.mean)
-        call = SparseCall(element_library("spmm", dtype).sparloom_spmm, arguments, kept=(rows, carries),
+        call = SparseCall(kernel_library("spmm", ELEMENTS[dtype]).sparloom_spmm, arguments, kept=(rows, carries),
                           dtype=dtype)
         self.rebind(call, operands, result)
         return call
@@ -170,7 +169,7 @@ class SpmmMaxKernels(SparseFamily):
         arguments = _SpmmMax(
             rows=rows.arguments, carries=_optional(carries), carried_places=_optional(carried_argmax),
             width=operands.width, ahead=1024 * int(config["prefetch"]))
-        call = SparseCall(element_library("spmm_max", dtype).sparloom_spmm_max, arguments,
+        call = SparseCall(kernel_library("spmm_max", ELEMENTS[dtype]).sparloom_spmm_max, arguments,
                           kept=(rows, carries, carried_argmax), dtype=dtype)
         self.rebind(call, operands, result, argmax)
         return call
@@ -200,7 +199,7 @@ class SddmmKernels(SparseFamily):
         rows = self._bind_rows(operands, config)
         arguments = _Sddmm(rows=rows.arguments, width=operands.width, ahead=2048 * int(config["prefetch"]),
                            group=config["group"])
-        call = SparseCall(element_library("sddmm", result.dtype).sparloom_sddmm, arguments, kept=(rows,),
+        call = SparseCall(kernel_library("sddmm", ELEMENTS[result.dtype]).sparloom_sddmm, arguments, kept=(rows,),
                           dtype=result.dtype)
         self.rebind(call, operands, result)
         return call
@@ -232,7 +231,7 @@ class AttentionKernels(SparseFamily):
         arguments = _Attention(
             rows=rows.arguments, parts=_optional(parts), heads=heads, width=width, value_width=value_width,
             scale=width**-0.5, ahead=1024 * int(config["prefetch"]))
-        call = SparseCall(element_library("attention", dtype).sparloom_attention, arguments,
+        call = SparseCall(kernel_library("attention", ELEMENTS[dtype]).sparloom_attention, arguments,
                           kept=(rows, parts), dtype=dtype)
         self.rebind(call, operands, result)
         return call
@@ -294,12 +293,6 @@ class _Attention(ctypes.Structure):
         ("scale", ctypes.c_double),
         ("ahead", ctypes.c_int32),
     )
-
-
-def element_library(name: str, dtype: np.dtype) -> ctypes.CDLL:
-    """Compile kernels/cpu/<name>.cpp for a type of `ELEMENTS`."""
-    element = ELEMENTS[dtype]
-    return kernel_library(name) if element == "float" else kernel_library(name, element)
 
 
 def _sums(dtype: np.dtype) -> type[np.generic]:

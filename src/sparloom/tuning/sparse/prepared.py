@@ -19,13 +19,12 @@ import numpy as np
 
 from sparloom.errors import IllegalSchedule, NoCompiler, NotDecided, SchemaError
 from sparloom.forks import forkable
-from sparloom.jit import address_of
+from sparloom.jit import address_of, kernel_library
 from sparloom.ops import Op, Operands
 from sparloom.platforms import Family
 from sparloom.platforms.cpu_kernels import (
+    ELEMENTS,
     bind_prepared,
-    element_library,
-    kernel_library,
     native_core,
     new_prepared,
 )
@@ -475,7 +474,7 @@ def kernels_available(op: str, dtype: str = "float32") -> bool:
         raise ValueError(f"{VARIABLE}={chosen!r}: give scipy or error")
     try:
         kernel_library("traversal")
-        element_library(SOURCES[op], BFLOAT16 if dtype == "bfloat16" else np.dtype(dtype))
+        kernel_library(SOURCES[op], ELEMENTS[BFLOAT16 if dtype == "bfloat16" else np.dtype(dtype)])
     except NoCompiler as error:
         if chosen == "error":
             raise

@@ -73,7 +73,8 @@ def test_narrower_vectors_give_the_same(monkeypatch, op, machine):
     flags = ["-O1", f"-march={machine}", "-fno-loop-interchange", "-Wno-psabi", "-fopenmp"]
     library = compile_cpp([f"cpu/{op.name}.cpp"], flags)
     monkeypatch.setattr(sparse_kernels, "kernel_library",
-                        lambda name, others=sparse_kernels.kernel_library: library if name == op.name else others(name))
+                        lambda name, element, others=sparse_kernels.kernel_library: (
+                            library if name == op.name else others(name, element)))
     for width in (1, 7, 8, 33, 64, 128, 136, 300):
         check(op, varied(), width=width, threads=2)
 
