@@ -44,8 +44,8 @@ THREADS, BATCHES = 8, 20
 FIRST_RUNS, SHARE, SHARE_AT_POINTS, LONGEST_WAIT = 2, 3e-4, 0.3, 5e-4  # runs of a line, of lines, of lines, seconds
 POINTS = {
     "sparloom.arrays.sparse_array": ("_Products._product",),
-    "sparloom.fusion.executor": ("Workspace.array", "Executor._renumbered_columns"),
-    "sparloom.jit.native": ("IdentityCache.get", "ResultPool._buffer", "ResultPool._evict"),
+    "sparloom.fusion.executor": ("Workspace.array",),
+    "sparloom.jit.native": ("IdentityCache.get",),
     "sparloom.nn.content_hash": ("SpanFingerprint.unchanged",),
     "sparloom.nn.pattern_cache": ("PatternCache.get", "PreparedPattern._transposed_values"),
     "sparloom.nn.ragged_programs": ("PackedWeights._packed", "PackedWeights._memory"),
