@@ -181,6 +181,24 @@ PyObject* forget(PyObject*, PyObject* matrix) {
     Py_RETURN_NONE;
 }
 
+// empty(shape, type): an uninitialised NumPy array in memory that is reused once nothing refers to it
+PyObject* empty(PyObject*, PyObject* arguments) {
+    PyObject* extents;
+    int type;
+    if (!PyArg_ParseTuple(arguments, "O!i", &PyTuple_Type, &extents, &type)) return nullptr;
+    Shape shape{static_cast<int32_t>(PyTuple_Size(extents)), {1, 1, 1}};
+    if (shape.axes > kMaxAxes || type < 0 || type >= kFloatTypes) {
+        PyErr_SetString(PyExc_ValueError, "too many axes, or no such type");
+        return nullptr;
+    }
+    for (int i = 0; i < shape.axes; ++i) {
+        shape.extents[i] = PyLong_AsLongLong(PyTuple_GetItem(extents, i));
+        if (PyErr_Occurred() != nullptr) return nullptr;
+    }
+    char* data;
+    return new_result(Home::kNumpy, static_cast<Type>(type), shape, &data).release();
+}
+
 PyObject* clear(PyObject*, PyObject*) {
     pool().clear();
     patterns().clear();
@@ -326,6 +344,7 @@ PyMethodDef methods[] = {
     {"set_memory", set_memory, METH_VARARGS, nullptr},
     {"use_tensors", use_tensors, METH_VARARGS, nullptr},
     {"forget", forget, METH_O, "Forget patterns that have the index arrays of a matrix."},
+    {"empty", empty, METH_VARARGS, nullptr},
     {"clear", clear, METH_NOARGS, "Forget all patterns and free the memory of dead results."},
     {"counts", counts, METH_NOARGS, "Count calls by the way they went, and patterns that are kept."},
     {nullptr, nullptr, 0, nullptr}};

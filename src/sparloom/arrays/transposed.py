@@ -17,7 +17,8 @@ import numpy as np
 import scipy.sparse
 
 from sparloom.forks import forkable
-from sparloom.jit import RESULT_POOL, ChangeDetector, address, aligned, compile_cpp
+from sparloom.jit import ChangeDetector, address, aligned, compile_cpp
+from sparloom.platforms.cpu_kernels import empty_result
 from sparloom.tuning.sparse import kernels_available, spmm
 
 TYPES = {np.dtype(np.float32): "f32", np.dtype(np.float64): "f64"}
@@ -135,7 +136,7 @@ class _TransposedCopy(_Prepared):
     def product(self, rows: Rows, dense: np.ndarray, threads: int, out: np.ndarray | None) -> np.ndarray:
         """Compute AT Y for the values of A."""
         values = np.take(rows.values, self._order, mode="clip",
-                         out=RESULT_POOL.empty(rows.values.shape, rows.values.dtype.type))
+                         out=empty_result(rows.values.shape, rows.values.dtype.type))
         return spmm((*self._arrays, values, self._shape), dense, threads=threads, out=out)
 
 
@@ -164,7 +165,7 @@ def _scatter(
     """
     width, dtype = dense.shape[1], dense.dtype.type
     shape = (rows.cols, width)
-    result = RESULT_POOL.empty(shape, dtype) if out is None else _checked_out(out, shape, dense, rows)
+    result = empty_result(shape, dtype) if out is None else _checked_out(out, shape, dense, rows)
     if not kernels_available("transposed"):
         np.copyto(result, rows.matrix().T @ dense)
         return result

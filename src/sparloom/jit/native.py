@@ -16,13 +16,10 @@ from numpy.typing import DTypeLike
 
 from sparloom.errors import NoCompiler
 from sparloom.jit.toolchain import compile_cpp
-from sparloom.measure import usable_memory
 
 HEADER = object.__basicsize__  # bytes of the header of every Python object
 ALIGNMENT = 4096  # a page, so that timings do not depend on the allocation and vectors straddle no cache line
 
-MIN_BYTES = 1 << 18  # smaller buffers are quick to allocate
-MAX_RESULTS = 32  # buffers in a pool; every call scans them
 WINDOW = 1024  # words of 4 bytes per checksum, as in kernels/cpu/watch.cpp
 INDEX_DTYPES = (np.dtype(np.int32), np.dtype(np.int64))
 
@@ -166,76 +163,6 @@ def _header_is_readable() -> bool:
 
 address_of = _header_address if _header_is_readable() else _interface_address
 """Return the address of the data of an array, whatever its type."""
-
-
-class ResultPool:
-    """Pool that reuses dead result buffers: memory is recycled when the last array or tensor on it is gone.
-
-    Fresh memory costs a page fault and zeroing every 4096 bytes, which can take longer than computing the result.
-    Threads may share a pool, and a signal handler or finaliser may call it at any time: there is no lock, and buffers
-    leave the pool in one operation that the interpreter does not interrupt.
-
-    Args:
-        share: of the memory of the machine or container that the pool may refer to. Beyond that, or beyond 32 buffers,
-            the oldest are dropped; their memory is freed with the last array on it.
-    """
-
-    def __init__(self, share: float) -> None:
-        self._share, self._kept_bytes = share, share * usable_memory()
-        self._buffers: dict[int, np.ndarray] = {}  # by id, in the order of use
-
-    def __reduce__(self) -> tuple[type[ResultPool], tuple[float]]:
-        """Copy and pickle the share only: buffers stay in this process."""
-        return ResultPool, (self._share,)
-
-    def empty(self, shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
-        """Return a contiguous, page-aligned, uninitialised array that nothing else refers to."""
-        size = math.prod(shape) * np.dtype(dtype).itemsize
-        if not MIN_BYTES <= size <= self._kept_bytes:
-            return aligned(shape, dtype)
-        return self._buffer(size).view(dtype).reshape(shape)
-
-    def clear(self) -> None:
-        """Drop all buffers."""
-        self._buffers.clear()
-
-    def _buffer(self, size: int) -> np.ndarray:
-        """Return bytes that nothing outside the pool refers to."""
-        for candidate in list(self._buffers.values()):  # copied in one step: an interrupting call may change them
-            if candidate.size == size and _references(candidate) == UNSHARED:
-                buffer = self._buffers.pop(id(candidate), None)
-                if buffer is None:  # an interrupting call took it
-                    continue
-                if _references(buffer) == UNSHARED:
-                    break
-                self._buffers[id(buffer)] = buffer  # an interrupting call took it and returned it to its caller
-        else:
-            buffer = aligned((size,), np.uint8)
-        result = buffer.view()  # shares the memory before the buffer is in the pool again
-        self._buffers[id(buffer)] = buffer
-        self._evict()
-        return result
-
-    def _evict(self) -> None:
-        """Drop the oldest buffers beyond the limits."""
-        buffers = list(self._buffers.values())
-        count, total = len(buffers), sum(buffer.size for buffer in buffers)
-        for buffer in buffers:
-            if count <= MAX_RESULTS and total <= self._kept_bytes:
-                break
-            self._buffers.pop(id(buffer), None)
-            count, total = count - 1, total - buffer.size
-
-
-def _references(buffer: np.ndarray) -> int:
-    """Count the references to a buffer: in NumPy every view refers to the array that owns the memory."""
-    return sys.getrefcount(buffer.base)
-
-
-UNSHARED = _references(aligned((1,), np.uint8))
-
-RESULT_POOL = ResultPool(1 / 32)
-"""Pool of the sparse operations of this process."""
 
 
 class ChangeDetector:

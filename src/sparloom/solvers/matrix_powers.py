@@ -19,8 +19,8 @@ import numpy as np
 import scipy.sparse
 
 from sparloom.fusion import bandwidth_order
-from sparloom.jit import RESULT_POOL
 from sparloom.measure import Caches, checked_threads
+from sparloom.platforms.cpu_kernels import empty_result
 from sparloom.solvers.packed_steps import (
     WIDTHS,
     PackedMatrix,
@@ -229,7 +229,7 @@ class MatrixPowers:
         dense = self._columns_of(x)
         if terms.size == 1 or not dense.size:
             return (dense * self.dtype.type(terms[0])).reshape(np.shape(x))
-        result = RESULT_POOL.empty(dense.shape, self.dtype.type)
+        result = empty_result(dense.shape, self.dtype.type)
         for part in _groups(dense.shape[1]):
             self._run_polynomial(dense[:, part], result[:, part], terms, basis, (scale, shift))
         return result.reshape(np.shape(x))
@@ -291,7 +291,7 @@ class MatrixPowers:
         x = np.random.default_rng(0).standard_normal((self._natural.rows, width + copies)).astype(self.dtype)
         calls = []
         for plan in found:
-            result = RESULT_POOL.empty((1 if last else k + 1, *x.shape), self.dtype.type)
+            result = empty_result((1 if last else k + 1, *x.shape), self.dtype.type)
             calls.append(bind_iterates(plan.matrix, plan.schedule, x[:, :width], result[:, :, :width], k=k, last=last,
                                        threads=self._threads))
         run = race(calls, effort=MeasurementBudget(), clock=time.perf_counter)
@@ -316,7 +316,7 @@ class MatrixPowers:
         """Compute the iterates of X, group by group of columns."""
         k = _checked_count(k, "k", 0)
         dense = self._columns_of(x)
-        result = RESULT_POOL.empty((1 if last else k + 1, *dense.shape), self.dtype.type)
+        result = empty_result((1 if last else k + 1, *dense.shape), self.dtype.type)
         if not last or k == 0:
             result[0] = dense
         for part in _groups(dense.shape[1]) if k > 0 and result.size else ():
@@ -333,7 +333,7 @@ class MatrixPowers:
         k, width = terms.size - 1, width_for(x.shape[1])
         plan = self._plan(k, width, True, not is_direct(x, width))
         arrays = StepArrays.of(plan.matrix, x, width)
-        total = result if arrays.direct else RESULT_POOL.empty((self._natural.rows, width), self.dtype.type)
+        total = result if arrays.direct else empty_result((self._natural.rows, width), self.dtype.type)
         scale, shift = argument
         steps = [Step(y=arrays.start)]
         for p in range(1, k + 1):

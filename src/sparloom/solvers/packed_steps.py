@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from sparloom.jit import RESULT_POOL, NativeCall, aligned, check_memory, compile_cpp
+from sparloom.jit import NativeCall, aligned, check_memory, compile_cpp
+from sparloom.platforms.cpu_kernels import empty_result
 from sparloom.sparse import SparseMatrix
 
 WIDTHS = (1, 2, 4, 8)
@@ -190,9 +191,9 @@ class StepArrays:
     def of(cls, matrix: PackedMatrix, x: np.ndarray, width: int) -> StepArrays:
         direct = matrix.order is None and is_direct(x, width)
         kind, size = matrix.dtype.type, x.shape[0] * width
-        start = x if direct else RESULT_POOL.empty((x.shape[0], width), kind)
+        start = x if direct else empty_result((x.shape[0], width), kind)
         offset = -(-size * matrix.dtype.itemsize // PAGE_BYTES) * PAGE_BYTES + PAGE_BYTES // 2
-        both = RESULT_POOL.empty((offset // matrix.dtype.itemsize + size,), kind)
+        both = empty_result((offset // matrix.dtype.itemsize + size,), kind)
         even, odd = both[:size], both[both.size - size:]
         return cls(start, even.reshape(-1, width), odd.reshape(-1, width), direct)
 

@@ -37,7 +37,6 @@ from sparloom.experiments.autosage.graph_training import Steps, layer_steps, sag
 from sparloom.experiments.harness import note_failure, peak_bytes, side_by_side, statistics_of, trim_memory
 from sparloom.files import write_json
 from sparloom.fusion import pinned
-from sparloom.jit import RESULT_POOL
 from sparloom.measure import Caches, TimingProtocol
 from sparloom.models import retain_memory
 from sparloom.nn import SPARSE_LIBRARIES
@@ -244,7 +243,6 @@ class DispatchBench:
 
 def _forget_results() -> None:
     """Free the memory of dead results."""
-    RESULT_POOL.clear()
     core = native_core()
     if core is not None:
         core.clear()

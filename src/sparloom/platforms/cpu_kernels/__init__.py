@@ -8,7 +8,8 @@ measures all of them.
 from sparloom.lazy import attach
 
 __all__, __getattr__, __dir__ = attach(__name__, {
-    "core": ("bind_prepared", "load_kernels", "load_layer_kernels", "native_core", "new_prepared", "set_threads"),
+    "core": ("bind_prepared", "empty_result", "load_kernels", "load_layer_kernels", "native_core", "new_prepared",
+             "set_threads"),
     "estimate": ("estimate_sparse_seconds",),
     "kernels": ("CpuKernels", "GemmKernels"),
     "row_pieces": ("GRAIN", "BoundRows", "Pieces", "Rows", "Traversal", "useful_threads"),

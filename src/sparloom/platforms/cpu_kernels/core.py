@@ -17,9 +17,10 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse
+from numpy.typing import DTypeLike
 
 from sparloom.errors import NoCompiler
-from sparloom.jit import core_digest, kernel_library
+from sparloom.jit import aligned, core_digest, kernel_library
 from sparloom.measure import Caches, checked_threads, usable_memory
 from sparloom.ops import Operands
 from sparloom.platforms.cpu_kernels.row_pieces import SparseRows, useful_threads
@@ -78,6 +79,17 @@ def load_kernels(op: str, dtype: np.dtype) -> bool:
 def load_layer_kernels(dtype: np.dtype) -> bool:
     """Load the kernels of layers of graph networks, float32 or float64, and what products need, see `load_kernels`."""
     return load_kernels("spmm", dtype) and _loaded_layers(dtype)
+
+
+def empty_result(shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
+    """Return a contiguous, uninitialised array of up to three axes, in memory that is reused once nothing refers to it.
+
+    Fresh memory costs a page fault and zeroing every 4096 bytes, which can take longer than computing a result.
+    """
+    core = native_core()
+    if core is None or np.dtype(dtype) not in TYPES:
+        return aligned(shape, dtype)
+    return core.empty(shape, TYPES.index(np.dtype(dtype)))
 
 
 def set_threads(threads: int | None) -> bool:
