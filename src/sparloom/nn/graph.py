@@ -51,6 +51,7 @@ T = TypeVar("T")
 
 FUSED_DEVICES = ("cpu",)  # on which the core computes whole layers
 INDEX_TYPES = (np.int32, np.int64)
+MAX_MATRICES = 16  # of one graph; an eps of GINConv that changes makes a new one every time
 
 _LOCK = forkable(RLock())  # reentrant: a finaliser may interrupt a call in the same thread
 
@@ -206,6 +207,8 @@ class Graph:
                 cached_content, adjacency = self._adjacencies.get(key, (None, None))
                 if adjacency is None or cached_content != content:
                     adjacency = make(weights)
+                    if len(self._adjacencies) >= MAX_MATRICES:
+                        self._adjacencies.clear()
                     self._adjacencies[key] = content, adjacency
         return adjacency
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from sparse_tensors import dense
 
-from sparloom.nn import Graph, SAGEConv, TransformerConv
+from sparloom.nn import GINConv, Graph, SAGEConv, TransformerConv
 
 pytestmark = [
     pytest.mark.cc, pytest.mark.usefixtures("sparse_cache"),
@@ -215,3 +215,13 @@ def test_edges_have_float32_weights_under_any_default_dtype(edges, layer) -> Non
     finally:
         torch.set_default_dtype(torch.float32)
     torch.testing.assert_close(result, expected)
+
+
+def test_matrices_of_changing_self_loops_are_dropped():
+    edges, x = torch.randint(0, 9, (2, 30), generator=torch.Generator().manual_seed(0)), dense(9, 4)
+    graph, layer = Graph(edges, 9), GINConv(torch.nn.Linear(4, 3))
+    for step in range(40):
+        layer.eps.fill_(step)
+        expected = layer.nn(torch.zeros(9, 4).index_add(0, edges[1], x[edges[0]]) + (1 + step) * x)
+        torch.testing.assert_close(layer(x, graph), expected)
+    assert len(graph._adjacencies) < 20
