@@ -4,8 +4,8 @@
     python tests/design_counts.py --recommend # also traces `python run.py experiment=recommend` (needs stored models)
 
 Lines of code are those without docstrings, comments, blank lines and imports. `BUDGETS` limits them by package,
-`LIMITS` everything else; tests/contract/test_design.py asserts both. Lower a budget when code goes. A commit that
-raises one says what users get for it.
+`LIMITS` everything else; tests/contract/test_design.py asserts both, but for `recommend`, which needs the data store.
+Lower a budget when code goes. A commit that raises one says what users get for it.
 
 A call is traced in a process of its own with empty caches. A file counts if one of its functions is called; code
 that runs while a module is imported does not count.
@@ -36,7 +36,7 @@ APPLICATIONS = ("baselines", "cli", "experiments", "hydra_plugins", "report")  #
 LIMITS = {
     "lines in src": 74_500, "lines in tests": 50_500, "files in conf": 72, "cycles": 0, "first spmm": 8,
     "recurring spmm": 2, "tune": 26, "accelerate and a step": 19, "pack and a call": 40, "lowering vgemm": 17,
-    "plan_pair": 15, "recommend": 35,
+    "plan_pair": 15, "recommend": 55,
 }
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 CALLS = {  # name -> code; `trace(f)` calls f and returns the number of files that it ran through

@@ -75,5 +75,8 @@ def test_a_cycle_is_found():
 
 
 @pytest.mark.cc
-def test_lowering_runs_through_few_files():
-    assert count_files("lowering")["lowering vgemm"] <= LIMITS["lowering vgemm"]
+@pytest.mark.parametrize("call", ["lowering", *(pytest.param(call, marks=pytest.mark.slow) for call in (
+    "spmm", "accelerate", "pack", "pairs"))])
+def test_calls_run_through_few_files(call):
+    for name, count in count_files(call).items():
+        assert count <= LIMITS[name]
