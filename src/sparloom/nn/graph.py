@@ -51,6 +51,7 @@ T = TypeVar("T")
 
 FUSED_DEVICES = ("cpu",)  # on which the core computes whole layers
 INDEX_TYPES = (np.int32, np.int64)
+CALLS_TO_WATCH = 3  # of a tensor, before which its content is hashed: most are those of mini-batches
 MAX_MATRICES = 16  # of one graph; an eps of GINConv that changes makes a new one every time
 
 _LOCK = forkable(RLock())  # reentrant: a finaliser may interrupt a call in the same thread
@@ -127,7 +128,6 @@ class Graph:
         self._aggregation: dict[torch.dtype, AggregationMatrices] = {}
         self.derived: dict[Hashable, Any] = {}
         """What layers made of the edges."""
-        self._lock = forkable(RLock())  # reentrant: a finaliser may interrupt a call in the same thread
 
     @cached_property
     def edges(self) -> Edges:
@@ -199,7 +199,7 @@ class Graph:
         if adjacency is not None and cached_content is None and edge_weight is None:
             return adjacency
         weights = edge_weight if edge_weight is not None else self._weights if weighted else None
-        with self._lock, torch.inference_mode(False):
+        with _LOCK, torch.inference_mode(False):
             if weights is not None and is_differentiated(weights):
                 return make(weights)
             with without_functorch():
@@ -254,7 +254,7 @@ class Graph:
             checked_edge_weight(edge_weight, self._count, self._compressed, self.device)
         edges = self.edges
         plain = edge_weight is None and weighted and (edges.weights is None or not edges.weights.requires_grad)
-        with self._lock:
+        with _LOCK:
             if plain and dtype in self._aggregation:
                 return self._aggregation[dtype]
             if edge_weight is not None:
@@ -296,7 +296,7 @@ def cached_for_edges(edges: Any, plain: torch.Tensor, key: Hashable, make: Calla
         if cached is None or not cached.is_unchanged(plain):
             content = _content(plain.detach())
             made = {} if cached is None or cached.content != content else cached.made
-            cached = _cache()[edges] = _CachedForEdges(content, made, edges if plain is edges else None)
+            cached = _cache()[edges] = _CachedForEdges(content, made, watchable=plain is edges)
         if key not in cached.made:
             with torch.inference_mode(False):
                 cached.made[key] = make()
@@ -308,21 +308,32 @@ class _CachedForEdges:
 
     Args:
         made: by key.
-        edges: the tensor, to notice changes without hashing it; None: hash it in every call.
+        watchable: whether the tensor is what the user holds, so that a few parts of it may be looked at instead of
+            hashing it.
     """
 
-    def __init__(self, content: Hashable, made: dict[Hashable, Any], edges: Any) -> None:
-        self.content, self.made = content, made
-        self._memory: np.ndarray | None = None
-        if edges is not None and edges.layout == torch.strided and edges.is_cpu and not edges.is_inference():
+    def __init__(self, content: Hashable, made: dict[Hashable, Any], *, watchable: bool) -> None:
+        self.content, self.made, self._watchable = content, made, watchable
+        self._calls = 0
+        self._watch: ChangeDetector | None = None
+
+    def is_unchanged(self, edges: torch.Tensor) -> bool:
+        """Tell whether the content is as it was; of one that recurs, whether writes are counted or seen in parts."""
+        if self._watch is not None:
+            return _state(edges) == self._state and not self._watch.changed()
+        self._calls += 1
+        unchanged = self.content == _content(edges.detach())
+        if unchanged and self._watchable and self._calls >= CALLS_TO_WATCH:
+            self._start_watching(edges)
+        return unchanged
+
+    def _start_watching(self, edges: torch.Tensor) -> None:
+        self._watchable = False
+        if edges.layout == torch.strided and edges.is_cpu and not edges.is_inference():
             array = np.from_dlpack(edges.detach())  # `numpy()` would forbid to resize the tensor
             if array.dtype in INDEX_TYPES and array.size and array.flags.c_contiguous:
                 self._memory = array  # an alias, which does not keep `edges` alive
                 self._state, self._watch = _state(edges), ChangeDetector({"edges": array})
-
-    def is_unchanged(self, edges: torch.Tensor) -> bool:
-        """Tell whether PyTorch counted no write, and the parts that are looked at are as they were."""
-        return self._memory is not None and _state(edges) == self._state and not self._watch.changed()
 
 
 def _state(edges: torch.Tensor) -> tuple[Any, ...]:
