@@ -102,15 +102,15 @@ class Graph:
         if source is None:
             return None
         graph = cls.__new__(cls)
-        graph.nodes, graph.senders, graph._source, graph._tiles = receivers, senders, source, {}
+        graph.nodes, graph.senders, graph._source, graph._tiles, graph._is_fused = receivers, senders, source, {}, True
         graph._reset()
         return graph
 
     def _set(self, edges: Edges, cache: PlanCache | None) -> None:
         self.edges, self._cache = edges, cache
         self.nodes, self.senders = edges.nodes, edges.senders
-        self._source = EdgeSource(edges.rows, edges.cols, None, edges.weights, edges.compressed) if fuses_on(
-            edges.device) else None
+        self._source = EdgeSource(edges.rows, edges.cols, None, edges.weights, edges.compressed)
+        self._is_fused = fuses_on(edges.device)
         self._tiles = {loops: TileFusion(cache) for loops in (NO_LOOPS, REPLACED, ADDED)}
         self._reset()
 
@@ -137,7 +137,7 @@ class Graph:
     @property
     def device(self) -> torch.device:
         """Device on which layers compute."""
-        return self.edges.device if self._source is None else CPU
+        return CPU if self._is_fused else self.edges.device
 
     def adjacency(
         self, normalisation: Normalisation, dtype: torch.dtype, edge_weight: torch.Tensor | None = None,
@@ -152,10 +152,10 @@ class Graph:
                 which has weights of its own.
         """
         check_square(self.senders, self.nodes)
-        loops = NO_LOOPS if not normalisation.self_loop else ADDED if self._compressed else REPLACED
+        loops = NO_LOOPS if not normalisation.self_loop else ADDED if self._source.compressed else REPLACED
 
         def make(weights: torch.Tensor | None) -> Adjacency:
-            if self._source is None or (weights is not None and is_differentiated(weights)):
+            if not self._is_fused or (weights is not None and is_differentiated(weights)):
                 return self._recorded(weights, loops, lambda edges: normalise(edges, normalisation, dtype))
             return self._sorted(weights, dtype, loops=loops, scaling=SYMMETRIC if normalisation.symmetric else UNSCALED,
                                 self_loop=normalisation.self_loop)
@@ -194,11 +194,11 @@ class Graph:
     ) -> Adjacency:
         """Return what `make` makes of the weights, from the cache if they are those of the last call."""
         if edge_weight is not None:
-            checked_edge_weight(edge_weight, self._count, self._compressed, self.device)
+            checked_edge_weight(edge_weight, self._source.senders.numel(), self._source.compressed, self.device)
         cached_content, adjacency = self._adjacencies.get(key, (None, None))
         if adjacency is not None and cached_content is None and edge_weight is None:
             return adjacency
-        weights = edge_weight if edge_weight is not None else self._weights if weighted else None
+        weights = edge_weight if edge_weight is not None else self._source.weights if weighted else None
         with _LOCK, torch.inference_mode(False):
             if weights is not None and is_differentiated(weights):
                 return make(weights)
@@ -224,23 +224,11 @@ class Graph:
         if loops not in self._patterns:
             with without_functorch():
                 edges = normalised(replace(self.edges, weights=None))
-                self._patterns[loops] = adjacency_pattern(edges) if self._source is None else sorted_edges(
+                self._patterns[loops] = adjacency_pattern(edges) if not self._is_fused else sorted_edges(
                     EdgeSource(edges.rows, edges.cols, None, None, edges.compressed), (self.nodes, self.senders))
         pattern = self._patterns[loops]
         edges = normalised(replace(self.edges, weights=None if weights is None else weights.cpu()))
         return Adjacency(pattern, pattern.values(edges.weights).to(self.device), self._tiles.get(loops))
-
-    @property
-    def _weights(self) -> torch.Tensor | None:
-        return self.edges.weights if self._source is None else self._source.weights
-
-    @property
-    def _count(self) -> int:
-        return self.edges.rows.numel() if self._source is None else self._source.senders.numel()
-
-    @property
-    def _compressed(self) -> bool:
-        return self.edges.compressed if self._source is None else self._source.compressed
 
     def aggregation(
         self, dtype: torch.dtype = torch.float32, edge_weight: torch.Tensor | None = None, *, weighted: bool = True,
@@ -251,7 +239,7 @@ class Graph:
             edge_weight, weighted: see `aggregating`.
         """
         if edge_weight is not None:
-            checked_edge_weight(edge_weight, self._count, self._compressed, self.device)
+            checked_edge_weight(edge_weight, self._source.senders.numel(), self._source.compressed, self.device)
         edges = self.edges
         plain = edge_weight is None and weighted and (edges.weights is None or not edges.weights.requires_grad)
         with _LOCK:
