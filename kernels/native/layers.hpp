@@ -62,7 +62,8 @@ struct Layer {
 
     Pattern& pattern() const { return *held; }
 
-    // Views a tensor, null or None: absent. False: it has another type or shape, or is not contiguous.
+    // Views a tensor, a vector if it is to have 0 columns; null or None: absent. False: it has another type or shape, or
+    // is not contiguous.
     bool view(PyObject* object, int64_t rows, int64_t columns, View& to) const {
         if (object == nullptr || object == Py_None) {
             to.shape[0] = to.shape[1] = 0;
@@ -104,6 +105,7 @@ struct Layer {
             && view(features, held->rows, root_weight.shape[1], root);
     }
 
+    // Makes a result, a vector if it is to have 0 columns.
     Ref result(int64_t rows, int64_t columns, char** data) const {
         return new_result(Home::kTorch, type, {columns == 0 ? 1 : 2, {rows, columns == 0 ? 1 : columns, 1}}, data);
     }

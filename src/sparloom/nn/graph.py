@@ -224,8 +224,11 @@ class Graph:
         if loops not in self._patterns:
             with without_functorch():
                 edges = normalised(replace(self.edges, weights=None))
-                self._patterns[loops] = adjacency_pattern(edges) if not self._is_fused else sorted_edges(
-                    EdgeSource(edges.rows, edges.cols, None, None, edges.compressed), (self.nodes, self.senders))
+                if self._is_fused:
+                    source = EdgeSource(edges.rows, edges.cols, None, None, edges.compressed)
+                    self._patterns[loops] = sorted_edges(source, (self.nodes, self.senders))
+                else:
+                    self._patterns[loops] = self._pattern if loops == NO_LOOPS else adjacency_pattern(edges)
         pattern = self._patterns[loops]
         edges = normalised(replace(self.edges, weights=None if weights is None else weights.cpu()))
         return Adjacency(pattern, pattern.values(edges.weights).to(self.device), self._tiles.get(loops))
