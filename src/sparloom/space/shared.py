@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
-Value = int | str
+Value = int | float | str
 """Value of a parameter."""
 Shape = tuple[int, int]
 """Rows and columns of a sparse matrix."""
