@@ -29,9 +29,10 @@ from sparloom.space.cuda import (
     accumulators,
     pipeline_bytes,
 )
-from sparloom.space.described import TIME_COLUMNS, Description, integer_of, number_of, read_description
-from sparloom.space.expressions import Columns, Expression, value_list
+from sparloom.space.described import TIME_COLUMNS, Description, read_description
+from sparloom.space.expressions import Columns, Expression, integer_of, number_of, value_list
 from sparloom.space.grid import MAX_LISTED, Config, ConfigSpace, GridSpace, Parameter, uniform
+from sparloom.space.search_space import SearchParameter, SearchSpace
 from sparloom.space.shared import (
     ENCODED_WIDTH,
     EXTENT_SCALE,
@@ -63,8 +64,9 @@ __all__ = [
     "ATTENTION_COLUMNS", "CUDA_KERNELS", "ENCODED_WIDTH", "EXTENT_SCALE", "GEMM_BLOCK_COLUMNS", "HUBS", "I1", "I2",
     "J1", "J2", "K1", "K2", "K3", "LOOPS", "MAX_LISTED", "ORDER_WIDTH", "TIME_COLUMNS", "AttentionSpace", "Code",
     "Columns", "Config", "ConfigSpace", "CpuSpace", "CudaKernelSpace", "CudaSpace", "Description", "Expression",
-    "GemmSpace", "GridSpace", "NormSpace", "Parameter", "RaggedProductSpace", "Readings", "SddmmSpace", "Shape",
-    "SharedSchedule", "SoftmaxSpace", "SpadeSpace", "SpmmMaxSpace", "SpmmSpace", "TritonGemmSpace", "Value", "Walk",
-    "accumulators", "encode", "flag", "gemm_program", "insert_after", "integer_of", "legal_orders", "letters",
-    "logarithm", "number_of", "one_hot", "pipeline_bytes", "read_description", "register_tile", "uniform", "value_list",
+    "GemmSpace", "GridSpace", "NormSpace", "Parameter", "RaggedProductSpace", "Readings", "SddmmSpace",
+    "SearchParameter", "SearchSpace", "Shape", "SharedSchedule", "SoftmaxSpace", "SpadeSpace", "SpmmMaxSpace",
+    "SpmmSpace", "TritonGemmSpace", "Value", "Walk", "accumulators", "encode", "flag", "gemm_program", "insert_after",
+    "integer_of", "legal_orders", "letters", "logarithm", "number_of", "one_hot", "pipeline_bytes", "read_description",
+    "register_tile", "uniform", "value_list",
 ]

@@ -7,7 +7,6 @@ docs/tutorials/own_accelerator.md for the file. It is read as text and lists of 
 import itertools
 import json
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,6 +15,7 @@ from typing import Any, Literal
 
 from sparloom.errors import IllegalSchedule, SchemaError, Unsupported
 from sparloom.lazy import import_with_hint
+from sparloom.space.expressions import integer_of
 from sparloom.space.grid import MAX_LISTED, Config, GridSpace, Parameter
 from sparloom.space.shared import (
     I1,
@@ -46,8 +46,6 @@ RESERVED = ("cpu", "cpu_kernels", "cpu_many", "cuda", "cuda_kernels", "fusion", 
 TIME_COLUMNS: Mapping[str, float] = {"seconds": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9, "cycles": 1.0}
 """Name of the column of times in a CSV, which is its unit -> seconds per unit; of cycles, only ratios are used."""
 
-_INTEGER = re.compile(r"[+-]?[0-9]{1,15}")
-_NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 FALSE, TRUE = ("0", "false", "no", "off"), ("1", "true", "yes", "on")
 WIDTH = 256  # columns of the dense operands where the description does not say
 
@@ -159,16 +157,6 @@ def read_description(path: Path) -> Description:
                         illegal=_illegal(path, tree.get("illegal", []), parameters))
     _check(found)
     return found
-
-
-def integer_of(text: str) -> int | None:
-    """Read a whole number of at most 15 ASCII digits; None if the text is none, such as 1_000, which Python reads."""
-    return int(text) if _INTEGER.fullmatch(text) else None
-
-
-def number_of(text: str) -> float | None:
-    """Read a number in ASCII digits; None if the text is none, such as 1_000, which Python reads, nan or inf."""
-    return float(text) if _NUMBER.fullmatch(text) else None
 
 
 def _load(path: Path) -> Mapping[str, Any]:

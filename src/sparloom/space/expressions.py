@@ -15,6 +15,7 @@ infinity, as in integer parameters.
 import ast
 import functools
 import math
+import re
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
@@ -32,6 +33,9 @@ MAX_LIST_TEXT = 2**16  # characters of a list of values
 MAX_DEPTH = 100  # levels of nesting
 MAX_VALUES = 2**20  # of a list
 MAX_EXACT = 2**53  # above it float64 has not all whole numbers
+
+_INTEGER = re.compile(r"[+-]?[0-9]{1,15}")
+_NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 BINARY: Mapping[type, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
     ast.Add: np.add, ast.Sub: np.subtract, ast.Mult: np.multiply,
@@ -119,6 +123,16 @@ def value_list(text: str) -> tuple[Value | bool, ...]:
             return tuple(map(_plain, _items(tree, text).tolist()))
     except SchemaError as error:
         raise SchemaError(f"values {_short(text)}: {error}") from None
+
+
+def integer_of(text: str) -> int | None:
+    """Read a whole number of at most 15 ASCII digits; None if the text is none, such as 1_000, which Python reads."""
+    return int(text) if _INTEGER.fullmatch(text) else None
+
+
+def number_of(text: str) -> float | None:
+    """Read a number in ASCII digits; None if the text is none, such as 1_000, which Python reads, nan or inf."""
+    return float(text) if _NUMBER.fullmatch(text) else None
 
 
 def _parse(text: str, limit: int) -> ast.expr:

@@ -23,7 +23,7 @@ MAX_LISTED = 4096
 MAX_CODES = 4096
 """Most codes that `heterogeneous_codes` lists; it samples so many of a larger set (reading latent="config")."""
 
-_NAME = re.compile(r"[a-z][a-z0-9_]*")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _INTEGER = re.compile(r"-?[0-9]+")
 _RESERVED = frozenset(",= \t\n")
 
@@ -43,7 +43,7 @@ class Config:
     def __post_init__(self) -> None:
         for name, value in self.values:
             if not _NAME.fullmatch(name):
-                raise ValueError(f"parameter name {name!r} of space {self.space}: use lower case letters, digits and _")
+                raise ValueError(f"parameter name {name!r} of space {self.space}: use letters, digits and _")
             if isinstance(value, str) and (not value or _RESERVED & set(value) or _INTEGER.fullmatch(value)):
                 rule = "use text that is no number, without commas, equal signs and blanks"
                 raise ValueError(f"value {value!r} of {name} does not fit a key: {rule}")
