@@ -8,8 +8,7 @@
 
 The meaning is Python's, element by element, with all numbers in float64: a column is an array of numbers or of text,
 and a single configuration is columns of length one. Two departures: a division by zero and what has no real value are
-nan, and a comparison with nan is false. Text can only be compared for equality; beside numbers, the text "all" is
-infinity, as in integer parameters.
+nan, and a comparison with nan is false. Text and numbers do not mix; "all" of an integer parameter is infinity.
 """
 
 import ast
@@ -93,18 +92,22 @@ class Expression:
         """Compute the values: float64, bool or text, as many as the columns have.
 
         Raises:
-            SchemaError: arithmetic with text, or a comparison of text and numbers.
+            SchemaError: text is used as a number, or compared with one.
         """
         try:
             with np.errstate(all="ignore"):
                 value = _value(self._tree, columns)
-        except SchemaError as error:
-            raise SchemaError(f"expression {_short(self.text)}: {error}") from None
+        except (TypeError, ValueError):  # NumPy's, too
+            raise SchemaError(f"expression {_short(self.text)} uses text as a number: compare text with text only, and "
+                              "all with numbers, as it is infinity") from None
         return np.broadcast_to(value, np.shape(next(iter(columns.values()), np.zeros(1))))
 
     def holds(self, columns: Columns) -> np.ndarray:
         """Return where the value is true: a number other than 0 and nan."""
-        return _truth(self(columns))
+        values = self(columns)
+        if values.dtype.kind == "U":
+            raise SchemaError(f"expression {_short(self.text)} is text: write a comparison")
+        return _truth(values)
 
 
 def value_list(text: str) -> tuple[Value | bool, ...]:
@@ -117,10 +120,11 @@ def value_list(text: str) -> tuple[Value | bool, ...]:
     """
     tree = _parse(text, MAX_LIST_TEXT)
     try:
-        for _ in _levels(tree):
-            pass
+        _levels(tree)
         with np.errstate(all="ignore"):
             return tuple(map(_plain, _items(tree, text).tolist()))
+    except (TypeError, ValueError):  # NumPy's, too
+        raise SchemaError(f"values {_short(text)} use text as a number") from None
     except SchemaError as error:
         raise SchemaError(f"values {_short(text)}: {error}") from None
 
@@ -209,22 +213,20 @@ def _value(node: ast.expr, columns: Columns) -> np.ndarray:
         case ast.UnaryOp(op=ast.Not(), operand=operand):
             return ~_truth(_value(operand, columns))
         case ast.UnaryOp(op=operator, operand=operand):
-            number = _number(_value(operand, columns))
-            return -number if isinstance(operator, ast.USub) else number
+            return np.multiply(-1.0 if isinstance(operator, ast.USub) else 1.0, _number(operand, columns))
         case ast.BinOp(left=left, op=operator, right=right):
-            return BINARY[type(operator)](_number(_value(left, columns)), _number(_value(right, columns)))
-        case ast.BoolOp(op=operator, values=values):
-            found = _value(values[0], columns)
-            for each in values[1:]:
-                parts = _value(each, columns), found
-                found = _where(found, *(parts if isinstance(operator, ast.And) else parts[::-1]))
-            return found
+            return BINARY[type(operator)](_number(left, columns), _number(right, columns))
+        case ast.BoolOp(op=operator, values=[*others, last]):
+            value = _value(last, columns)
+            for each in reversed(others):
+                first = _value(each, columns)
+                value = np.where(_truth(first), *((value, first) if isinstance(operator, ast.And) else (first, value)))
+            return value
         case ast.IfExp(test=test, body=body, orelse=other):
-            return _where(_value(test, columns), _value(body, columns), _value(other, columns))
+            return np.where(_truth(_value(test, columns)), _value(body, columns), _value(other, columns))
         case ast.Call(func=ast.Name(id=name), args=args):
-            numbers = [_number(_value(each, columns)) for each in args]
-            return UNARY_FUNCTIONS[name](*numbers) if name in UNARY_FUNCTIONS else functools.reduce(
-                REDUCTIONS[name], numbers)
+            numbers = [_number(each, columns) for each in args]
+            return functools.reduce(REDUCTIONS[name], numbers) if len(args) > 1 else UNARY_FUNCTIONS[name](*numbers)
     return _compared(node, columns)
 
 
@@ -232,76 +234,51 @@ def _compared(node: ast.Compare, columns: Columns) -> np.ndarray:
     """Compute a chain of comparisons."""
     left, holds = _value(node.left, columns), np.asarray(True)
     for operator, other in zip(node.ops, node.comparators, strict=True):
-        if isinstance(other, (ast.Tuple, ast.List)):
-            negative = isinstance(operator, ast.NotIn)
-            each = [_pair(ast.NotEq() if negative else ast.Eq(), left, _value(item, columns)) for item in other.elts]
-            empty = np.asarray(negative)
-            holds = holds & functools.reduce(np.logical_and if negative else np.logical_or, each, empty)
+        if isinstance(operator, (ast.In, ast.NotIn)):
+            compare, combine = ((np.equal, np.logical_or) if isinstance(operator, ast.In)
+                                else (COMPARISONS[ast.NotEq], np.logical_and))
+            each = [compare(left, _value(item, columns)) for item in other.elts]
+            holds = holds & functools.reduce(combine, each, np.asarray(isinstance(operator, ast.NotIn)))
         else:
             right = _value(other, columns)
-            holds, left = holds & _pair(operator, left, right), right
+            holds, left = holds & COMPARISONS[type(operator)](left, right), right
     return holds
-
-
-def _pair(operator: ast.cmpop, left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    if not (_is_text(left) and _is_text(right)):
-        return COMPARISONS[type(operator)](_number(left), _number(right))
-    if not isinstance(operator, (ast.Eq, ast.NotEq)):
-        raise SchemaError("text has no order: compare it by == != or in")
-    return left == right if isinstance(operator, ast.Eq) else left != right
-
-
-def _where(test: np.ndarray, yes: np.ndarray, no: np.ndarray) -> np.ndarray:
-    if _is_text(yes) != _is_text(no):
-        yes, no = _number(yes), _number(no)
-    return np.where(_truth(test), yes, no)
 
 
 def _column(values: np.ndarray) -> np.ndarray:
     values = np.asarray(values)
-    kinds = {isinstance(value, str) for value in values.flat} if values.dtype.kind == "O" else {False}
-    if len(kinds) > 1:
-        raise SchemaError("a column mixes text and numbers")
-    return values if values.dtype.kind in "bU" else values.astype(str if True in kinds else np.float64, copy=False)
+    if values.dtype.kind == "O":
+        values = values.astype(str if all(isinstance(value, str) for value in values.flat) else np.float64)
+    return values if values.dtype.kind in "bU" else values.astype(np.float64, copy=False)
 
 
-def _is_text(value: np.ndarray) -> bool:
-    return value.dtype.kind == "U"
-
-
-def _number(value: np.ndarray) -> np.ndarray:
-    if _is_text(value):
-        other = value[value != "all"]
-        if other.size:
-            raise SchemaError(f"text {other.flat[0]!s:.40} is used as a number: text can only be compared with text")
-        return np.full(value.shape, np.inf)
+def _number(node: ast.expr, columns: Columns) -> np.ndarray:
+    value = _value(node, columns)
+    if value.dtype.kind == "U":
+        raise TypeError
     return value.astype(np.float64, copy=False)
 
 
 def _truth(value: np.ndarray) -> np.ndarray:
-    if value.dtype == bool:
-        return value
-    number = _number(value)
-    return (number < 0) | (number > 0)
+    return value if value.dtype == bool else (value < 0) | (value > 0)
 
 
 def _items(node: ast.expr, text: str) -> np.ndarray:
     """Compute the items of a list; see `value_list`."""
     match node:
         case ast.List(elts=parts) | ast.Tuple(elts=parts):
-            found = _joined([_single(each, text, {}).reshape(1) for each in parts])
+            found = _joined([_single(each, text, {"": np.zeros(1)}) for each in parts])
         case ast.BinOp(left=left, op=ast.Add(), right=right):
             found = _joined([_items(left, text), _items(right, text)])
         case ast.Call(func=ast.Name(id="list" | "tuple"), args=[inner], keywords=[]):
             found = _items(inner, text)
         case ast.Call(func=ast.Name(id="range"), args=[_, *_] as args, keywords=[]) if len(args) <= 3:
-            found = _range([_single(each, text, {}) for each in args])
+            found = _range([float(_single(each, text, {"": np.zeros(1)})[0]) for each in args])
         case ast.ListComp(elt=element, generators=[ast.comprehension(target=ast.Name(id=name), is_async=0) as loop]):
             columns = {name: _items(loop.iter, text)}
             for each in loop.ifs:
-                kept = _truth(_single(each, text, columns))
-                columns = {name: columns[name][np.broadcast_to(kept, columns[name].shape)]}
-            found = np.broadcast_to(_single(element, text, columns), columns[name].shape)
+                columns = {name: columns[name][_single(each, text, columns).astype(bool)]}
+            found = _single(element, text, columns)
         case _:
             raise SchemaError(f"{_part(node, text)} is no list: use [...], list(range(...)), [... for i in ...], +")
     if len(found) > MAX_VALUES:
@@ -310,20 +287,19 @@ def _items(node: ast.expr, text: str) -> np.ndarray:
 
 
 def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:
-    mixed = len({_is_text(each) for each in parts}) > 1
-    return np.concatenate([each.astype(object) if mixed else each for each in parts]) if parts else np.zeros(0)
+    mixed = len({each.dtype.kind == "U" for each in parts}) > 1
+    return np.concatenate([each.astype(object) if mixed else each for each in parts] or [np.zeros(0)])
 
 
 def _single(node: ast.expr, text: str, columns: Columns) -> np.ndarray:
     _check(node, text, columns)
-    return _value(node, columns)
+    return np.broadcast_to(_value(node, columns), np.shape(next(iter(columns.values()))))
 
 
-def _range(ends: Sequence[np.ndarray]) -> np.ndarray:
-    numbers = [float(_number(each)) for each in ends]
-    if not all(each.is_integer() for each in numbers) or numbers[2:] == [0]:
+def _range(ends: Sequence[float]) -> np.ndarray:
+    if not all(each.is_integer() for each in ends) or ends[2:] == [0]:
         raise SchemaError("range takes one to three whole numbers, and a step that is not 0")
-    found = range(*map(int, numbers))
+    found = range(*map(int, ends))
     if found[MAX_VALUES:]:
         raise SchemaError(f"a range has more than {MAX_VALUES:,} values")
     return np.array(found, np.float64)

@@ -245,7 +245,7 @@ def test_a_configuration_outside_the_space_is_refused(changes, reason):
     (lambda: SearchSpace("s", ()), "it has no parameters"),
     (lambda: SearchSpace("s", (integer("x"),), ("y < 3",)), "expression 'y < 3': 'y' is no known name: use x"),
     (lambda: SearchSpace("s", (integer("x"),), ("n < 3",), ("n",)), "constraint 'n < 3' reads no parameter"),
-    (lambda: SearchSpace("s", (category("c"),), ("c < 3",)), "text a is used as a number"),
+    (lambda: SearchSpace("s", (category("c"),), ("c < 3",)), "uses text as a number"),
     (lambda: SearchSpace("s", (integer("x", when="y > 1"), integer("y", when="x > 1"))),
      "conditions are circular: x needs y needs x|y needs x needs y"),
     (lambda: SearchSpace("s", (integer("x"), integer("y", when="z > 1"))), "'z' is no known name"),
