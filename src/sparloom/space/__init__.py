@@ -32,7 +32,8 @@ from sparloom.space.cuda import (
 from sparloom.space.described import TIME_COLUMNS, Description, read_description
 from sparloom.space.expressions import Columns, Expression, integer_of, number_of, value_list
 from sparloom.space.grid import MAX_LISTED, Config, ConfigSpace, GridSpace, Parameter, uniform
-from sparloom.space.search_space import SearchParameter, SearchSpace
+from sparloom.space.search_parameter import SearchParameter
+from sparloom.space.search_space import SearchSpace
 from sparloom.space.shared import (
     ENCODED_WIDTH,
     EXTENT_SCALE,
