@@ -11,8 +11,11 @@ from sparloom.space import SpadeSpace
 from sparloom.sparse import Pattern
 
 MACHINE = machine_of("spade")
-PATTERNS = {"band": banded(6000, 40, 4), "uniform": uniform(8000, 6), "even": even_rows(3000, 16, 3000),
-            "grid": grid(90, 90), "wide": uniform(900, 30, cols=9000)}
+BAND, ROWS = banded(6000, 40, 4), np.arange(6000)
+PATTERNS = {"band": BAND, "uniform": uniform(8000, 6), "even": even_rows(3000, 16, 3000), "grid": grid(90, 90),
+            "wide": uniform(900, 30, cols=9000),
+            "long row": Pattern.from_coo(np.append(BAND.row_ids(), 0 * ROWS + 70), np.append(BAND.indices, ROWS),
+                                         BAND.shape)}
 
 
 def estimated(pattern: Pattern, op: str = "spmm", machine=MACHINE, configs=None) -> np.ndarray:
@@ -27,20 +30,20 @@ def test_seconds_and_orders_are_near_those_of_the_simulator(name: str, op: str) 
     configs = list(SpadeSpace(op))
     exact = simulate_many(PATTERNS[name], op, width=256, configs=configs, machines=[MACHINE])[0]
     found = estimated(PATTERNS[name], op)
-    assert abs(np.log(found / exact)).mean() < 0.35
-    assert kendall_tau(found, exact) > 0.55
-    assert exact[found.argmin()] < 1.35 * exact.min()
+    assert abs(np.log(found / exact)).mean() < 0.2
+    assert kendall_tau(found, exact) > 0.7
+    assert exact[found.argmin()] < 1.05 * exact.min()
 
 
-@pytest.mark.parametrize(("op", "near"), [("spmm", 2.3), ("sddmm", 4.5)])
+@pytest.mark.parametrize("op", ["spmm", "sddmm"])
 @pytest.mark.parametrize("preset", ["spade_hottiles4", "spade_hottiles16", "spade_isca224"])
-def test_few_panels_on_other_numbers_of_elements(preset: str, op: str, near: float) -> None:
+def test_few_panels_on_other_numbers_of_elements(preset: str, op: str) -> None:
     machine, configs = machine_of(preset), [config_of(row_panel=rows, column_panel=columns)
                                             for rows in (32, 256, 2048) for columns in (1024, "all")]
     for name in ("even", "band"):
         exact = simulate_many(PATTERNS[name], op, width=256, configs=configs, machines=[machine])[0]
         found = estimated(PATTERNS[name], op, machine, configs)
-        assert np.abs(np.log(found / exact)).max() < np.log(near), name
+        assert np.abs(np.log(found / exact)).max() < np.log(2.3), name
 
 
 def test_equal_programs_have_equal_estimates() -> None:
