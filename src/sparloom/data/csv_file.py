@@ -11,7 +11,7 @@ from typing import Any
 
 from sparloom.data.sample import Sample
 from sparloom.data.table import SampleTable
-from sparloom.errors import SchemaError
+from sparloom.errors import IllegalSchedule, SchemaError
 from sparloom.files import read_json, sha256, write_json, write_text
 from sparloom.space import TIME_COLUMNS, Config, Description, GridSpace, SpadeSpace, integer_of, number_of
 
@@ -262,12 +262,10 @@ def described_config(row: Mapping[str, str], description: Description, space: Gr
     """Return the configuration in a row, whose values are those of the description; `where` names the row in errors."""
     values = []
     for parameter in description.parameters:
-        value = parameter.parse(row[parameter.name]) if row[parameter.name] else ""
-        if value not in parameter.values:
-            raise SchemaError(
-                f"{where}: {parameter.name} {row[parameter.name]!r} is outside the space, its values are "
-                f"{', '.join(map(str, parameter.values))}: drop the row, or add the value to {description.path}")
-        values.append((parameter.name, value))
+        try:
+            values.append((parameter.name, parameter.parse(row[parameter.name])))
+        except IllegalSchedule as error:
+            raise SchemaError(f"{where}: {error}: drop the row, or add the value to {description.path}") from None
     config = Config(space.name, tuple(values))
     reason = space.refuse(config)
     if reason is not None:

@@ -1,8 +1,9 @@
 """Configuration spaces of all platforms as data, and their maps onto loops that the platforms share.
 
-grid: configurations and the spaces that list them; shared: what a cost model sees of a configuration; described: spaces
-that a YAML file describes. The other files have the spaces of one platform each, and cpu_kernels those of layers on
-ragged tensors, too.
+grid: configurations and the spaces that list them; shared: what a cost model sees of a configuration; search_space:
+spaces of any size that an optimizer searches, of search_parameter, with constraints, which are expressions, and points,
+the valid ones; described: spaces that a file describes. The other files have the spaces of one platform each, and
+cpu_kernels those of layers on ragged tensors, too.
 """
 
 from sparloom.space.cpu import CpuSpace, legal_orders
@@ -29,7 +30,7 @@ from sparloom.space.cuda import (
     accumulators,
     pipeline_bytes,
 )
-from sparloom.space.described import TIME_COLUMNS, Description, read_description
+from sparloom.space.described import TIME_COLUMNS, Description, read_description, read_space
 from sparloom.space.expressions import Columns, Expression, integer_of, number_of, value_list
 from sparloom.space.grid import MAX_LISTED, Config, ConfigSpace, GridSpace, Parameter, uniform
 from sparloom.space.search_parameter import SearchParameter
@@ -69,5 +70,5 @@ __all__ = [
     "SearchParameter", "SearchSpace", "Shape", "SharedSchedule", "SoftmaxSpace", "SpadeSpace", "SpmmMaxSpace",
     "SpmmSpace", "TritonGemmSpace", "Value", "Walk", "accumulators", "encode", "flag", "gemm_program", "insert_after",
     "integer_of", "legal_orders", "letters", "logarithm", "number_of", "one_hot", "pipeline_bytes", "read_description",
-    "register_tile", "uniform", "value_list",
+    "read_space", "register_tile", "uniform", "value_list",
 ]

@@ -1,22 +1,26 @@
 """Spaces of accelerators that a YAML file describes, so that their seconds can be learned from without Python code.
 
 A parameter sets the tile of a shared loop, orders the shared loops, or is the accelerator's own; see
-docs/tutorials/own_accelerator.md for the file. It is read as text and lists of text: nothing in it is executed.
+docs/tutorials/own_accelerator.md for the file. It is read as text and lists of text: nothing in it is executed. An
+optimizer takes `Description.search_space()`, of any size; a cost model, which scores every configuration, takes
+`Description.space(op)`. `read_space` also reads the T1 files of other tuners.
 """
 
 import itertools
 import json
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
 
 from sparloom.errors import IllegalSchedule, SchemaError, Unsupported
+from sparloom.files import read_json
 from sparloom.lazy import import_with_hint
-from sparloom.space.expressions import integer_of
+from sparloom.space.expressions import integer_of, number_of, value_list
 from sparloom.space.grid import MAX_LISTED, Config, GridSpace, Parameter
+from sparloom.space.search_parameter import SearchParameter
+from sparloom.space.search_space import SearchSpace
 from sparloom.space.shared import (
     I1,
     I2,
@@ -38,15 +42,14 @@ from sparloom.space.shared import (
 
 MAX_GRID = 2**18  # combinations that are checked one by one
 MAX_ITEMS = 6  # of a permutation: 720 values
-KINDS = ("integer", "categorical", "boolean", "permutation")
-KEYS = ("name", "operations", "parameters", "width", "times", "illegal")
-ENTRIES = ("kind", "values", "default", "tiles", "orders", "own", "of")  # of a parameter
+KEYS = ("name", "operations", "parameters", "width", "times", "illegal", "constraints", "features")
+ENTRIES = ("kind", "values", "low", "high", "scale", "default", "when", "tiles", "orders", "own", "of")
+SCALES = ("linear", "log", "powers_of_two")
 OPERATIONS = ("spmm", "sddmm")
 RESERVED = ("cpu", "cpu_kernels", "cpu_many", "cuda", "cuda_kernels", "fusion", "ragged", "spade", "triton")
 TIME_COLUMNS: Mapping[str, float] = {"seconds": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9, "cycles": 1.0}
 """Name of the column of times in a CSV, which is its unit -> seconds per unit; of cycles, only ratios are used."""
 
-FALSE, TRUE = ("0", "false", "no", "off"), ("1", "true", "yes", "on")
 WIDTH = 256  # columns of the dense operands where the description does not say
 
 OUTER = {"i": I2, "j": J2, "k": K2}
@@ -54,29 +57,20 @@ DEFAULT_ORDER = ("k", "i", "j")
 
 
 @dataclass(frozen=True)
-class DescribedParameter:
+class DescribedParameter(SearchParameter):
     """A parameter and its part in the loops that all platforms share.
 
     Args:
-        kind: one of `KINDS`.
         tiles: the loop whose tile the values set, i, j or k.
         orders: (value, shared loops outermost first) of every value; empty: the values order no loops.
         own: specific to the accelerator, so the latent encoder reads it.
         of: items of a permutation.
     """
 
-    name: str
-    kind: str
-    values: tuple[Value, ...]
-    default: Value
-    tiles: str | None
-    orders: tuple[tuple[Value, tuple[int, ...]], ...]
-    own: bool
-    of: tuple[str, ...]
-
-    def parse(self, text: str) -> Value:
-        """Return the value that a text such as "8", "all", "yes" or "k.i.j" stands for; it may not be in `values`."""
-        return _value(self.kind, text, self.of)
+    tiles: str | None = None
+    orders: tuple[tuple[Value, tuple[int, ...]], ...] = ()
+    own: bool = True
+    of: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -88,6 +82,8 @@ class Description:
         width: columns of the dense operands with which it was timed.
         times: measured times vary, and rows of one configuration are repetitions; simulated times do not.
         illegal: each forbids configurations that have one of its values in all of its parameters.
+        constraints: expressions over parameters and features that hold for legal configurations.
+        features: numbers of the problem that constraints may read.
     """
 
     path: Path
@@ -96,31 +92,108 @@ class Description:
     parameters: tuple[DescribedParameter, ...]
     width: int = WIDTH
     times: Literal["measured", "simulated"] = "measured"
-    illegal: tuple[Mapping[str, tuple[Value, ...]], ...] = field(default=())
+    illegal: tuple[Mapping[str, tuple[Value, ...]], ...] = ()
+    constraints: tuple[str, ...] = ()
+    features: tuple[str, ...] = ()
 
-    def space(self, op: str) -> GridSpace:
-        """Build the space of one operation.
+    def search_space(self) -> SearchSpace:
+        """Return the space for an optimizer, of any size."""
+        return self._search_space
+
+    @cached_property
+    def _search_space(self) -> SearchSpace:
+        parameters = {each.name: each for each in self.parameters}
+        rules = [" and ".join(f"{name} in ({_literals(parameters[name], values)})" for name, values in rule.items())
+                 for rule in self.illegal]
+        constraints = (*self.constraints, *(f"not ({rule})" for rule in rules))
+        return SearchSpace(self.name, self.parameters, constraints, self.features)
+
+    @cached_property
+    def _legal(self) -> frozenset[Config]:
+        """All configurations, for a model that scores each.
 
         Raises:
-            Unsupported: the description does not list the operation.
+            Unsupported: there are too many, or not the same on every matrix, or a parameter is no choice from a list.
+        """
+        size, advice = self._search_space.size, "or let an optimizer search the space, which needs no list"
+        fault = next((f"parameter {each.name} is of kind float: list its values as integers or categories, {advice}"
+                      for each in self.parameters if each.kind == "float"), None)
+        if self.features:
+            fault = f"constraints read features: leave them out, {advice}"
+        elif fault is None and size > MAX_GRID:
+            fault = f"{size:,} combinations of values, above the {MAX_GRID:,} that can be listed: give fewer, {advice}"
+        columns = None if fault else self._search_space.enumerate(MAX_LISTED)
+        if columns is None:
+            raise Unsupported(f"{self.path}: a cost model scores every configuration, but " + (
+                fault or f"there are more than {MAX_LISTED:,}: give fewer values or more constraints, {advice}"))
+        return frozenset(self._search_space.configs(columns))
+
+    def space(self, op: str) -> GridSpace:
+        """Build the space of one operation for a cost model, which scores every configuration.
+
+        Raises:
+            Unsupported: the description does not list the operation, or its configurations cannot be listed.
         """
         if op not in self.operations:
             raise Unsupported(f"operation {op} on {self.name}: {self.path} has operations {', '.join(self.operations)}")
-        coupled = {name for rule in self.illegal for name in rule}
+        legal, coupled = self._legal, {name for rule in self.illegal for name in rule}
+        constrained = bool(self.constraints or any(each.when for each in self.parameters))
         return GridSpace(
             name=self.name, op=op, parameters=tuple(Parameter(each.name, each.values) for each in self.parameters),
             defaults=tuple(each.default for each in self.parameters),
             mapping=partial(_shared, tiles={each.tiles: each.name for each in self.parameters if each.tiles},
                             orders={each.name: dict(each.orders) for each in self.parameters if each.orders},
                             width=self.width),
-            latent=_latent(self.parameters), refuse=partial(_refuse, rules=self.illegal),
-            coupled=tuple(each.name for each in self.parameters if each.name in coupled), meaning=self._meaning(),
+            latent=_latent(self.parameters),
+            refuse=partial(_refuse, rules=self.illegal, legal=legal, space=self._search_space if constrained else None),
+            coupled=tuple(each.name for each in self.parameters if constrained or each.name in coupled),
+            meaning=self._meaning(),
         )
 
     def _meaning(self) -> str:
         roles = [[each.name, each.kind, each.tiles, each.orders, each.own] for each in self.parameters]
         illegal = [sorted((name, list(values)) for name, values in rule.items()) for rule in self.illegal]
-        return f"described 1, width {self.width}, {json.dumps([roles, illegal])}"
+        added = [[each.when for each in self.parameters], self.constraints]
+        constrained = [added] if any(added[0]) or self.constraints else []
+        return f"described 1, width {self.width}, {json.dumps([roles, illegal, *constrained])}"
+
+
+def read_space(path: Path) -> SearchSpace:
+    """Read the search space of a YAML file, see `read_description`, or of a T1 file, whose name ends with .json.
+
+    T1 is the format in which tuners of GPU kernels describe spaces. Its lists and conditions are read by `value_list`
+    and `Expression`. A default that is none of the values is replaced by the first value.
+
+    Raises:
+        SchemaError: names the entry that is wrong, what is allowed, and the remedy.
+    """
+    if path.suffix != ".json":
+        return read_description(path).search_space()
+    try:
+        tree = read_json(path)
+        described = tree["ConfigurationSpace"]
+        parameters = tuple(map(_t1_parameter, described["TuningParameters"]))
+        constraints = tuple(each["Expression"] for each in described.get("Conditions", []))
+        return SearchSpace(str(tree.get("General", {}).get("BenchmarkName", path.stem)), parameters, constraints)
+    except SchemaError as error:
+        raise SchemaError(f"{path}: {error}") from None
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise SchemaError(f"{path} is no T1 file ({type(error).__name__}: {error}): it needs ConfigurationSpace with "
+                          "TuningParameters, each with Name, Type and Values, and may have Conditions") from None
+
+
+def _t1_parameter(entry: Mapping[str, Any]) -> SearchParameter:
+    values = entry["Values"]
+    values = value_list(values) if isinstance(values, str) else tuple(values)
+    if entry["Type"] == "bool" or any(isinstance(value, bool) for value in values):
+        kind, values = "boolean", tuple(map(int, values))
+    elif any(isinstance(value, str) for value in values):
+        kind = "categorical"
+    else:
+        kind = "float" if any(isinstance(value, float) for value in values) else "integer"
+    default = entry.get("Default")
+    default = default[0] if isinstance(default, list) and default else default
+    return SearchParameter(entry["Name"], kind, default if default in values else values[0], values)
 
 
 def read_description(path: Path) -> Description:
@@ -154,7 +227,10 @@ def read_description(path: Path) -> Description:
     if columns is None or columns < 1:
         raise SchemaError(f"{path}: width {width!r} must be a whole number of dense columns, at least 1")
     found = Description(path, name, operations, parameters, width=columns, times=times,
-                        illegal=_illegal(path, tree.get("illegal", []), parameters))
+                        illegal=_illegal(path, tree.get("illegal", []), parameters),
+                        constraints=tuple(_listed(tree["constraints"], f"{path}: constraints"))
+                        if "constraints" in tree else (),
+                        features=tuple(_listed(tree["features"], f"{path}: features")) if "features" in tree else ())
     _check(found)
     return found
 
@@ -199,22 +275,26 @@ def _parameter(path: Path, name: str, entry: Any) -> DescribedParameter:
         raise SchemaError(f"{where} must have entries, such as {{kind: boolean, default: 0, own: true}}")
     _known(entry, ENTRIES, where, required=("kind", "default"))
     kind = _text(entry["kind"], f"{where}: kind")
-    if kind not in KINDS:
-        raise SchemaError(f"{where}: kind {kind!r} is not one of {', '.join(KINDS)}")
     own = _truth(entry.get("own", "false"), f"{where}: own")
     ordering = entry.get("orders", "false")
     orders = ordering if isinstance(ordering, Mapping) else _truth(ordering, f"{where}: orders")
-    of = _items(where, kind, entry, loops=orders is True)
-    values = _values(where, kind, entry, of, loops=orders is True)
-    default = _value(kind, _text(entry["default"], f"{where}: default"), of)
-    if default not in values:
-        raise SchemaError(f"{where}: default {default} is not one of its values, {_shown(values)}")
     tiles = _text(entry["tiles"], f"{where}: tiles") if "tiles" in entry else None
-    if not (tiles or orders or own):
-        raise SchemaError(f"{where} has no part: give tiles (i, j or k), orders, or own: true, else no model sees it")
+    of = _items(where, kind, entry, loops=orders is True)
+    scale = _text(entry["scale"], f"{where}: scale") if "scale" in entry else None
+    if scale not in (None, *SCALES):
+        raise SchemaError(f"{where}: scale {scale!r} is not one of {', '.join(SCALES)}")
+    values, interval = _values(where, kind, entry, of, loops=orders is True)
+    try:
+        parameter = DescribedParameter(
+            name, kind, _text(entry["default"], f"{where}: default"), values, interval,
+            None if scale == "powers_of_two" else scale,
+            _text(entry["when"], f"{where}: when") if "when" in entry else "",
+            tiles, own=own or not (tiles or orders), of=of)
+    except SchemaError as error:
+        raise SchemaError(f"{path}: {error}") from None
     if tiles is not None:
         _check_tiles(where, tiles, kind, values)
-    return DescribedParameter(name, kind, values, default, tiles, _orders(where, orders, kind, values, of), own, of)
+    return replace(parameter, default=parameter.parse(parameter.default), orders=_orders(where, orders, parameter))
 
 
 def _items(where: str, kind: str, entry: Mapping[str, Any], *, loops: bool) -> tuple[str, ...]:
@@ -234,57 +314,78 @@ def _items(where: str, kind: str, entry: Mapping[str, Any], *, loops: bool) -> t
 
 def _values(
     where: str, kind: str, entry: Mapping[str, Any], of: tuple[str, ...], *, loops: bool
-) -> tuple[Value, ...]:
+) -> tuple[Sequence[Value], tuple[float, float] | None]:
+    """Return the listed values, or the interval."""
+    if "low" in entry or "high" in entry:
+        return _between(where, kind, entry)
     if kind == "boolean":
         if "values" in entry:
             raise SchemaError(f"{where}: a boolean has the values 0 and 1: leave out `values`")
-        return (0, 1)
+        return (0, 1), None
     if "values" not in entry:
         if kind != "permutation":
-            raise SchemaError(f"{where}: give its values, such as values: [8, 64, 512]")
+            raise SchemaError(f"{where}: give its values, such as values: [8, 64, 512], or low and high")
         words = (".".join(items) for items in itertools.permutations(of))
-        return tuple(word for word in words if not loops or _inner_first(word) is None)
+        return tuple(word for word in words if not loops or _inner_first(word) is None), None
     texts = _listed(entry["values"], f"{where}: values")
-    values = tuple(_value(kind, text, of) for text in texts)
-    if not values or len(set(values)) < len(values):
-        raise SchemaError(f"{where}: values {_shown(values)} must be one or more, each once")
-    for value in values:
-        if kind == "integer" and not isinstance(value, int) and value != "all":
-            raise SchemaError(f"{where}: value {value!r} is neither a whole number nor all: correct it, or give kind: "
-                              "categorical")
-        if kind == "permutation" and sorted(str(value).split(".")) != sorted(of):
-            raise SchemaError(f"{where}: value {value!r} must have each of {', '.join(of)} once, joined by dots")
-        try:
-            Config("values", (("value", value),))
-        except ValueError as error:
-            raise SchemaError(f"{where}: {error}") from None
-    return values
+    if kind == "permutation":
+        values = tuple(text if "." in text else ".".join(text) for text in texts)
+        wrong = next((value for value in values if sorted(value.split(".")) != sorted(of)), None)
+        if wrong:
+            raise SchemaError(f"{where}: value {wrong!r} must have each of {', '.join(of)} once, joined by dots")
+        return values, None
+    read = number_of if kind == "float" else integer_of
+    numbers = map(read, texts)
+    return tuple(text if number is None else number for text, number in zip(texts, numbers, strict=True)), None
+
+
+def _between(
+    where: str, kind: str, entry: Mapping[str, Any]
+) -> tuple[Sequence[Value], tuple[float, float] | None]:
+    """Return the values between low and high."""
+    read = {"integer": integer_of, "float": number_of}.get(kind)
+    ends = [read(_text(entry.get(end, ""), f"{where}: {end}")) if read else None for end in ("low", "high")]
+    powers = entry.get("scale") == "powers_of_two"
+    if "values" in entry or None in ends or (powers and (kind == "float" or ends[0] < 1)):
+        raise SchemaError(f"{where}: give low and high of an integer or a float, or values; powers of two are integers "
+                          "from 1 on")
+    if kind == "float":
+        return (), (ends[0], ends[1])
+    numbers = range(ends[0], ends[1] + 1)
+    return tuple(2**power for power in range(50) if 2**power in numbers) if powers else numbers, None
 
 
 def _orders(
-    where: str, orders: Mapping[str, Any] | bool, kind: str, values: Sequence[Value], of: tuple[str, ...]
+    where: str, orders: Mapping[str, Any] | bool, parameter: DescribedParameter
 ) -> tuple[tuple[Value, tuple[int, ...]], ...]:
     """Return the shared loops of every value, outermost first; k3 has extent 1 and follows k2."""
     if orders is False:
         return ()
     if orders is True:
-        if kind != "permutation":
+        if parameter.kind != "permutation":
             raise SchemaError(f"{where}: orders: true needs kind: permutation; for other kinds map every value to an "
                               "order, such as orders: {0: k.i.j, 1: k.j.i}")
-        words = {value: str(value) for value in values}
+        words = {value: str(value) for value in parameter.values}
     else:
-        words = {_value(kind, key, of): _text(word, f"{where}: orders") for key, word in orders.items()}
-        if set(words) != set(values):
-            wrong = next(iter(set(words) ^ set(values)))
-            raise SchemaError(f"{where}: orders must map each of {_shown(values)} to an order, not more or less: "
-                              f"see {wrong}")
+        words = {_parsed(where, parameter, key): _text(word, f"{where}: orders") for key, word in orders.items()}
+        missing = [value for value in parameter.values if value not in words]
+        if missing:
+            raise SchemaError(f"{where}: orders must map each of {_shown(parameter.values)} to an order; see "
+                              f"{missing[0]}")
     for value, word in words.items():
         names = word.split(".")
         known = sorted(names) == sorted(SPLIT_LOOPS) or (set(names) <= set(OUTER) and len(set(names)) == len(names))
         fault = _inner_first(word) if known else "use i, j and k, or io, ii, jo, ji, ko and ki, joined by dots"
         if fault:
             raise SchemaError(f"{where}: {word!r} of value {value} is no order of loops: {fault}")
-    return tuple((value, _loop_order(words[value])) for value in values)
+    return tuple((value, _loop_order(words[value])) for value in parameter.values)
+
+
+def _parsed(where: str, parameter: SearchParameter, text: str) -> Value:
+    try:
+        return parameter.parse(text)
+    except IllegalSchedule as error:
+        raise SchemaError(f"{where}: {error}") from None
 
 
 def _inner_first(word: str) -> str | None:
@@ -328,11 +429,7 @@ def _illegal(
         values = {}
         for name, given in rule.items():
             texts = _listed(given if isinstance(given, list) else [given], f"{path}: illegal: {name}")
-            values[name] = tuple(known[name].parse(text) for text in texts)
-            other = [value for value in values[name] if value not in known[name].values]
-            if other:
-                raise SchemaError(f"{path}: illegal: {name} has no value {other[0]}: its values are "
-                                  f"{_shown(known[name].values)}")
+            values[name] = tuple(_parsed(f"{path}: illegal", known[name], text) for text in texts)
         found.append(values)
     return tuple(found)
 
@@ -345,20 +442,13 @@ def _check(found: Description) -> None:
         if len(users) > 1:
             raise SchemaError(f"{found.path}: {' and '.join(users)}: only one parameter can {what}: give the others "
                               "own: true")
-    total = math.prod(len(each.values) for each in found.parameters)
-    if total > MAX_GRID:
-        raise SchemaError(f"{found.path}: {total:,} combinations of values, above the {MAX_GRID:,} that are checked by "
-                          "the rules of `illegal`: give fewer values")
     try:
-        space = found.space(found.operations[0])
-        legal = len(space)
-        if legal <= MAX_LISTED:
-            space.validate(space.default())
-    except (ValueError, IllegalSchedule) as error:
+        space = found.search_space()
+        fault = space.fault(space.default())
+    except SchemaError as error:
         raise SchemaError(f"{found.path}: {error}") from None
-    if legal > MAX_LISTED:
-        raise SchemaError(f"{found.path}: {legal:,} configurations, and a model scores each: give fewer values, or "
-                          f"rule combinations out by `illegal`, so that at most {MAX_LISTED:,} remain")
+    if fault:
+        raise SchemaError(f"{found.path}: the default configuration, {space.default()}, {fault}")
 
 
 def _latent(parameters: Sequence[DescribedParameter]) -> tuple[Code, ...]:
@@ -398,20 +488,19 @@ def _shared(
     return SharedSchedule(I=extents["i"], J=extents["j"], K=extents["k"], K_inner=1, order=order)
 
 
-def _refuse(config: Config, *, rules: Sequence[Mapping[str, tuple[Value, ...]]]) -> str | None:
+def _refuse(
+    config: Config, *, rules: Sequence[Mapping[str, tuple[Value, ...]]], legal: frozenset[Config],
+    space: SearchSpace | None,
+) -> str | None:
     for rule in rules:
         if all(config[name] in values for name, values in rule.items()):
             return "illegal: " + ", ".join(f"{name}={_shown(values)}" for name, values in rule.items())
-    return None
+    return None if space is None or config in legal else space.fault(config)
 
 
-def _value(kind: str, text: str, of: tuple[str, ...]) -> Value:
-    if kind == "boolean":
-        return 0 if text.lower() in FALSE else 1 if text.lower() in TRUE else text
-    if kind == "permutation":
-        return ".".join(text) if "." not in text and all(len(item) == 1 for item in of) else text
-    number = integer_of(text)
-    return text if number is None else number
+def _literals(parameter: SearchParameter, values: Sequence[Value]) -> str:
+    """Write values as they are in an expression."""
+    return "".join(f"{str(value)!r}, " if parameter.is_text else f"{value}, " for value in values)
 
 
 def _known(tree: Mapping[str, Any], keys: Sequence[str], where: str, *, required: Sequence[str] = ()) -> None:

@@ -8,7 +8,8 @@
 
 The meaning is Python's, element by element, with all numbers in float64: a column is an array of numbers or of text,
 and a single configuration is columns of length one. Two departures: a division by zero and what has no real value are
-nan, and a comparison with nan is false. Text and numbers do not mix; "all" of an integer parameter is infinity.
+nan, and a comparison with nan is false. Text and numbers do not mix. The name `all` is infinity, as is the value "all"
+of an integer parameter in a column.
 """
 
 import ast
@@ -27,6 +28,7 @@ from sparloom.space.shared import Value
 Columns = Mapping[str, np.ndarray]
 """Name -> values, one for each configuration; all of one length."""
 
+ALL = "all"  # infinity
 MAX_TEXT = 4096  # characters of an expression
 MAX_LIST_TEXT = 2**16  # characters of a list of values
 MAX_DEPTH = 100  # levels of nesting
@@ -98,8 +100,8 @@ class Expression:
             with np.errstate(all="ignore"):
                 value = _value(self._tree, columns)
         except (TypeError, ValueError):  # NumPy's, too
-            raise SchemaError(f"expression {_short(self.text)} uses text as a number: compare text with text only, and "
-                              "all with numbers, as it is infinity") from None
+            raise SchemaError(f"expression {_short(self.text)} uses text as a number: compare text with text, and "
+                              "write all, which is infinity, without quotes") from None
         return np.broadcast_to(value, np.shape(next(iter(columns.values()), np.zeros(1))))
 
     def holds(self, columns: Columns) -> np.ndarray:
@@ -177,8 +179,8 @@ def _check(tree: ast.AST, text: str, known: Collection[str]) -> set[str]:
             if not isinstance(node, (ast.Tuple, ast.List)):
                 fault = "is no list in brackets, such as (1, 2)"
         elif isinstance(node, ast.Name):
-            names.add(node.id)
-            fault = None if node.id in known else f"is no known name: use {', '.join(sorted(known)) or 'none'}"
+            names |= {node.id} & set(known)
+            fault = None if node.id in (*known, ALL) else f"is no known name: use {', '.join(sorted(known)) or 'none'}"
         else:
             fault = _fault(node)
         if fault:
@@ -209,7 +211,7 @@ def _value(node: ast.expr, columns: Columns) -> np.ndarray:
         case ast.Constant(value=value):
             return np.asarray(value if isinstance(value, (str, bool)) else float(value))
         case ast.Name(id=name):
-            return _column(columns[name])
+            return _column(columns.get(name, np.inf))  # `all`, if it is no column
         case ast.UnaryOp(op=ast.Not(), operand=operand):
             return ~_truth(_value(operand, columns))
         case ast.UnaryOp(op=operator, operand=operand):

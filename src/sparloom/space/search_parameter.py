@@ -14,6 +14,7 @@ import numpy as np
 
 from sparloom.errors import IllegalSchedule, SchemaError
 from sparloom.space.expressions import MAX_VALUES, number_of
+from sparloom.space.grid import Config
 from sparloom.space.shared import Value
 
 KINDS = ("integer", "float", "categorical", "boolean", "permutation")
@@ -30,7 +31,7 @@ class SearchParameter:
 
     Args:
         kind: one of `KINDS`. A boolean has the values 0 and 1, an integer may also be "all", and the values of a
-            permutation are its items joined by dots, such as "k.i.j".
+            permutation are its items joined by dots, such as "k.i.j"; "kij" is read, too.
         default: its value in the default configuration, and wherever `when` does not hold.
         values: all of them, for example a range; at most 2**20.
         interval: lowest and highest number of a float, instead of `values`.
@@ -74,9 +75,11 @@ class SearchParameter:
         if self.scale and not (self.is_number and (self.scale == "linear" or self.bounds[0] > 0)):
             return "only numbers have a scale, and only those above 0 a log scale"
         try:
+            for value in self.values if self.is_text else ():
+                Config("values", ((self.name, value),))
             self.parse(self.default)
-        except IllegalSchedule as error:
-            return f"default: {error}"
+        except (IllegalSchedule, ValueError) as error:
+            return str(error)
         return None
 
     @cached_property
@@ -121,6 +124,8 @@ class SearchParameter:
             IllegalSchedule: it is none of its values.
         """
         text = str(value).strip()
+        if self.kind == "permutation" and "." not in text:
+            text = ".".join(text)
         number = number_of(WORDS.get(text.lower(), text) if self.kind == "boolean" else text)
         number = math.inf if text == "all" else math.nan if number is None else number
         if self.interval is not None:

@@ -107,13 +107,21 @@ class SearchSpace:
                 reason = "is no parameter" if name in values else "is missing"
                 raise IllegalSchedule(f"configuration {dict(values)}: {name!r} {reason}: give {', '.join(self.names)}")
         config = self.canonical(self._config([each.parse(values[each.name]) for each in self.parameters]))
-        rules, known = self._checked(features)
-        columns = {**self.columns([config]), **known}
-        for rule in rules:
-            if not rule.holds(columns).all():
-                facts = _facts({name: value for name, value in known.items() if name in rule.names})
-                raise IllegalSchedule(f"{config} violates {rule.text}{f' ({facts})' if facts else ''}")
+        fault = self.fault(config, features)
+        if fault:
+            raise IllegalSchedule(f"{config} {fault}")
         return config
+
+    def fault(self, config: Config, features: Mapping[str, float] | None = None) -> str | None:
+        """Return why a configuration of values of the space is not valid, or None."""
+        if self.canonical(config) != config:
+            return f"is the same as {self.canonical(config)}: give parameters that are not active their defaults"
+        rules, known = self._checked(features)
+        for rule in rules:
+            if not rule.holds({**self.columns([config]), **known}).all():
+                facts = _facts({name: value for name, value in known.items() if name in rule.names})
+                return f"violates {rule.text}{f' ({facts})' if facts else ''}"
+        return None
 
     def canonical(self, config: Config) -> Config:
         """Give every parameter that is not active its default."""
@@ -124,8 +132,8 @@ class SearchSpace:
         found = {}
         for each in self.parameters:
             values = [config[each.name] for config in configs]
-            numbers = [math.inf if value == "all" else value for value in values]
-            found[each.name] = np.array(list(map(str, values)) if each.is_text else numbers, each.listed.dtype.kind)
+            found[each.name] = np.array(list(map(str, values)), str) if each.is_text else np.array(
+                [math.inf if value == "all" else value for value in values], np.float64)
         return self._canonical(found)
 
     def configs(self, columns: Columns) -> list[Config]:
@@ -236,6 +244,11 @@ class SearchSpace:
     def log_number_names(self) -> tuple[str, ...]:
         """The numbers with several values, all above 0."""
         return tuple(each.name for each in self._positive)
+
+    @property
+    def constraint_names(self) -> tuple[tuple[str, ...], ...]:
+        """The names that each constraint reads."""
+        return tuple(rule.names for rule in self._rules)
 
     @cached_property
     def _varied(self) -> list[SearchParameter]:

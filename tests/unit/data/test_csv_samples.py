@@ -219,12 +219,12 @@ def test_measured_rows_of_one_configuration_are_repetitions(chip_table: Callable
 
 @pytest.mark.parametrize(("line", "reason"), [
     ("n,64,none,x.y,0,2.5", "line 3: matrix 'n' is not in the manifest"),
-    ("m,128,none,x.y,0,2.5", r"line 3: rows '128' is outside the space, its values are 8, 64: drop the row, or add"),
-    ("m,64,none,x.y,2,2.5", "line 3: fast '2' is outside the space, its values are 0, 1"),
-    ("m,,none,x.y,0,2.5", "line 3: rows '' is outside the space"),
+    ("m,128,none,x.y,0,2.5", r"line 3: rows='128' is not in the space: its values are 8, 64: drop the row, or add"),
+    ("m,64,none,x.y,2,2.5", "line 3: fast='2' is not in the space: its values are 0, 1"),
+    ("m,,none,x.y,0,2.5", "line 3: rows='' is not in the space"),
     ("m,8,delta,x.y,0,2.5", "line 3: rows=8,codec=delta,.* is illegal: rows=8, codec=delta in .*chip.yaml: drop the"),
     ("m,64,none,x.y,0,2_5", "line 3: time '2_5' is not a number"),
-    ("m,６４,none,x.y,0,2.5", "line 3: rows '６４' is outside the space"),
+    ("m,６４,none,x.y,0,2.5", "line 3: rows='６４' is not in the space"),
 ])
 def test_rows_outside_the_space_are_refused_with_their_line(
     chip_table: Callable[..., SampleTable], line: str, reason: str

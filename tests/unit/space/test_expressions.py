@@ -104,7 +104,8 @@ def test_random_expressions_mean_what_they_mean_in_python():
     ("1 / zero", "nan"), ("1 % zero", "nan"), ("1 // zero", "nan"), ("zero ** -1", "nan"), ("log2(zero)", "nan"),
     ("sqrt(0 - 1)", "nan"), ("1 / zero != 3", 0), ("1 / zero not in (3, 4)", 0), ("not 1 / zero > 3", 1),
     ("9.0 ** 9 ** 9 > 1e300", 1), ("word == 'b'", 1), ("word in ('a', 'b')", 1), ("word != \"b\"", 0),
-    ("(word if zero else 'x') == 'x'", 1), ("4096 < extent", 1), ("word < 'c'", 1),
+    ("(word if zero else 'x') == 'x'", 1), ("4096 < extent", 1), ("word < 'c'", 1), ("extent == all", 1),
+    ("3 < all", 1),
 ])
 def test_what_has_no_number_is_nan_and_text_is_compared(text, expected):
     columns = {"zero": np.zeros(2), "word": np.array(["b", "b"], object), "extent": np.full(2, np.inf)}
@@ -124,7 +125,7 @@ def test_what_has_no_number_is_nan_and_text_is_compared(text, expected):
     ("(" * 2000, "cannot be read"), ("-" * 4000 + "a", "cannot be read|nested"),
     ("+".join("a" * 200), "more than 100 deep"),
     ("a + " * 2000 + "a", "characters: use at most 4,096"), ("'x' + 'y'", "text as a number"),
-    ("a + 'x'", "text as a number"), ("a == 'x'", "compare text with text only, and all with numbers"),
+    ("a + 'x'", "text as a number"), ("a == 'x'", "compare text with text, and write all"),
     ("-'x' or a", "text as a number"), ("not 'x'", "text as a number"), ("min('x', a)", "text as a number"),
 ])
 def test_everything_else_is_refused_by_naming_the_part(text, reason):

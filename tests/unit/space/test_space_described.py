@@ -1,12 +1,13 @@
 """Spaces that a YAML file describes: what models see of them, and what is refused."""
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from sparloom.errors import IllegalSchedule, SchemaError
-from sparloom.space import Description, read_description
+from sparloom.errors import IllegalSchedule, SchemaError, Unsupported
+from sparloom.space import Config, Description, read_description, read_space
 
 CHIP = """
 name: chip
@@ -132,20 +133,20 @@ TILE = "kind: integer, values: [8, 64], default: 8, tiles: i"
     (CHIP.replace("width: 64", "width: ６４"), "width '６４' must be a whole number of dense columns"),
     (CHIP.replace("times: simulated", "times: guessed"), "times 'guessed' is neither measured nor simulated"),
     (CHIP.replace("rows: 64, codec", "raws: 64, codec"), "illegal: 'raws' is unknown; known are rows, cols"),
-    (CHIP.replace("{rows: 64, codec", "{rows: 65, codec"), "illegal: rows has no value 65: its values are 8, 64"),
-    (CHIP.replace("- {rows: 64, codec: [delta, bitmap]}", "- {rows: 64, codec: none}"), "illegal: rows=64, codec=none"),
+    (CHIP.replace("{rows: 64, codec", "{rows: 65, codec"), "illegal: rows=.65. is not in the space"),
+    (CHIP.replace("- {rows: 64, codec: [delta, bitmap]}", "- {rows: 64, codec: none}"),
+     r"the default configuration, rows=64.* violates not \(rows in \(64, \) and codec in \('none', \)\)"),
     (CHIP.replace("tiles: j", "tiles: i"), "rows and cols: only one parameter can tile i: give the others own"),
     (CHIP.replace("name: chip", "name:"), "name must be one value, not nothing"),
     (OWN.format(entry="{}"), "parameters must map names to their entries"),
     (OWN.format(entry="rows: 8"), "parameter rows must have entries"),
     (OWN.format(entry="ms: {" + TILE + "}"), "has the name of another column of the CSV"),
     (OWN.format(entry="a-b: {" + TILE + "}"), "parameter name 'a-b' of space chip: use letters, digits"),
-    (OWN.format(entry="rows: {" + TILE.replace("integer", "number") + "}"), "kind 'number' is not one of integer, cat"),
+    (OWN.format(entry="rows: {" + TILE.replace("integer", "number") + "}"), "kind 'number' is not one of integer"),
     (OWN.format(entry="rows: {" + TILE.replace("tiles: i", "tiles: x") + "}"), "tiles 'x' is not i "),
-    (OWN.format(entry="rows: {" + TILE.replace(", tiles: i", "") + "}"), "has no part: give tiles .*, orders, or own"),
-    (OWN.format(entry="rows: {" + TILE.replace("default: 8", "default: 9") + "}"), "default 9 is not one of its val"),
-    (OWN.format(entry="rows: {" + TILE.replace("[8, 64]", "[8, 8]") + "}"), "values 8, 8 must be one or more, each"),
-    (OWN.format(entry="rows: {" + TILE.replace("[8, 64]", "[8, big]") + "}"), "'big' is neither a whole number"),
+    (OWN.format(entry="rows: {" + TILE.replace("default: 8", "default: 9") + "}"), "rows=.9. is not in the space"),
+    (OWN.format(entry="rows: {" + TILE.replace("[8, 64]", "[8, 8]") + "}"), "2 values: give one to 1,048,576, each"),
+    (OWN.format(entry="rows: {" + TILE.replace("[8, 64]", "[8, big]") + "}"), "these are no values of kind"),
     (OWN.format(entry="rows: {" + TILE.replace("[8, 64]", "[8, 0]") + "}"), "a tile of 0 is empty"),
     (OWN.format(entry="rows: {" + TILE.replace("values: [8, 64], ", "") + "}"), "give its values, such as"),
     (OWN.format(entry="rows: {" + TILE.replace("integer", "categorical") + "}"), "the size of a tile needs kind: int"),
@@ -159,15 +160,100 @@ TILE = "kind: integer, values: [8, 64], default: 8, tiles: i"
     (OWN.format(entry="p: {kind: boolean, default: 0, orders: {0: i.j}}"), "orders must map each of 0, 1 to an order"),
     (OWN.format(entry="p: {kind: boolean, default: 0, orders: {0: i.j, 1: rows}}"), "'rows' of value 1 is no order"),
     (OWN.format(entry="p: {kind: boolean, default: 0, orders: {0: i, 1: ii.io.jo.ji.ko.ki}}"), "io must come before"),
-    (OWN.format(entry=f"n: {{kind: integer, values: {list(range(5000))}, default: 0, own: true}}"),
-     "5,000 configurations, and a model scores each: give fewer values, or"),
-    (OWN.format(entry="\n  ".join(f"n{number}: {{kind: integer, values: {list(range(8))}, default: 0, own: true}}"
-                                for number in range(7))), "combinations of values, above the 262,144 that are checked"),
+    (OWN.format(entry="n: {kind: integer, low: 4, high: 1, default: 2}"), "0 values: give one to"),
+    (OWN.format(entry="n: {kind: integer, low: 4, default: 2}"), "high must be one value, not nothing"),
+    (OWN.format(entry="n: {kind: integer, values: [1], low: 1, high: 2, default: 1}"), "low and high .*, or values"),
+    (OWN.format(entry="n: {kind: float, low: 4, high: 1, default: 2}"), "two finite numbers, the lower one"),
+    (OWN.format(entry="n: {kind: float, low: 1, high: 4, scale: powers_of_two, default: 2}"), "powers of two are"),
+    (OWN.format(entry="n: {kind: float, low: 0, high: 4, scale: log, default: 2}"), "only those above 0 a log"),
+    (OWN.format(entry="n: {kind: float, low: 1, high: 4, scale: cubic, default: 2}"), "scale 'cubic' is not one"),
+    (OWN.format(entry="n: {kind: boolean, default: 0, when: m > 1}"), "space chip: expression 'm > 1': 'm' is no"),
+    (CHIP + "constraints: [rows * width < 8]", "'width' is no known name: use banks, barrier"),
+    (CHIP + "constraints: rows < 8", "constraints must be a list"),
+    (CHIP + "constraints: [rows < 8]", "the default configuration, .* violates rows < 8"),
 ])
 def test_a_wrong_file_is_refused_with_the_remedy(read, text, reason):
     with pytest.raises(SchemaError, match=reason) as refused:
         read(text)
     assert "chip.yaml" in str(refused.value)
+
+
+@pytest.mark.parametrize(("text", "reason"), [
+    (OWN.format(entry="n: {kind: integer, low: 1, high: 5000, default: 1}"), "there are more than 4,096"),
+    (OWN.format(entry="n: {kind: integer, low: 1, high: 300000, default: 1}"), "300,000 combinations of val"),
+    (OWN.format(entry="n: {kind: float, low: 1, high: 5, default: 1}"), "parameter n is of kind float"),
+    (CHIP + "constraints: [rows <= n]\nfeatures: [n]", "constraints read features: leave them out"),
+])
+def test_a_space_that_cannot_be_listed_is_for_an_optimizer_only(read, text, reason):
+    description = read(text)
+    with pytest.raises(Unsupported, match=reason):
+        description.space("spmm")
+    assert len(description.search_space().sample(5, np.random.default_rng(0))[description.parameters[0].name]) == 5
+
+
+def test_rules_constraints_and_conditions_are_those_of_both_kinds_of_space(read):
+    text = CHIP.replace("tiles: k}", "tiles: k, when: barrier == 1}") + (
+        "constraints: [rows * slice <= 8192, cols == all or prefetch != 2, codec != 'mask']")
+    description = read(text.replace("bitmap]", "bitmap, mask]", 1))
+    space, search = description.space("spmm"), description.search_space()
+    listed = {config.key for config in search.configs(search.enumerate(10_000))}
+    assert {config.key for config in space} == listed
+    assert len(space) == len(listed) > 100
+    for key in ("slice=16,barrier=0", "prefetch=2", "codec=mask", "rows=64,codec=delta"):
+        with pytest.raises(IllegalSchedule):
+            space.validate(space.default().replace(cols=32, **Config.parse("chip", key)._index))
+    assert space.digest() != read(CHIP).space("spmm").digest()
+
+
+def test_ranges_and_scales(read):
+    space = read(OWN.format(entry="""
+  size: {kind: integer, low: 3, high: 100, scale: powers_of_two, default: 8}
+  count: {kind: integer, low: 1, high: 1000, scale: linear, default: 1}
+  rate: {kind: float, low: 0.001, high: 1, default: 0.01, when: mode != 'off'}
+  share: {kind: float, values: [0.25, .5, 1], default: 1.0}
+  mode: {kind: categorical, values: [off, on], default: on}""")).search_space()
+    size, count, rate, share, _ = space.parameters
+    assert size.values == (4, 8, 16, 32, 64)
+    assert (count.values, count.is_logarithmic) == (range(1, 1001), False)
+    assert (rate.interval, rate.is_logarithmic, share.values) == ((0.001, 1.0), True, (0.25, 0.5, 1.0))
+    assert space.default().key == "size=8,count=1,rate=0.01,share=1.0,mode=on"
+    assert space.parse(space.default().key) == space.default()
+
+
+T1 = {"General": {"BenchmarkName": "stencil"}, "ConfigurationSpace": {
+    "TuningParameters": [
+        {"Name": "BX", "Type": "int", "Values": "[2**i for i in range(4)]", "Default": [4]},
+        {"Name": "unroll", "Type": "int", "Values": "[0, 1, 3]", "Default": 7},
+        {"Name": "shared", "Type": "bool", "Values": "[True, False]"},
+        {"Name": "layout", "Type": "string", "Values": "['row', 'col']", "Default": "col"},
+        {"Name": "share", "Type": "float", "Values": "[0.5, 1.0]", "Default": 1.0}],
+    "Conditions": [{"Expression": "not shared or BX * share >= 2", "Parameters": ["shared", "BX"]}]}}
+
+
+def test_a_t1_file_of_another_tuner_is_a_search_space(tmp_path):
+    (tmp_path / "stencil.json").write_text(json.dumps(T1))
+    space = read_space(tmp_path / "stencil.json")
+    assert (space.name, space.size) == ("stencil", 4 * 3 * 2 * 2 * 2)
+    assert space.default().key == "BX=4,unroll=0,shared=1,layout=col,share=1"
+    assert len(space.enumerate(100)["BX"]) == 96 // 2 + (3 + 2) * 3 * 2
+    (tmp_path / "chip.yaml").write_text(CHIP)
+    assert read_space(tmp_path / "chip.yaml").names == read_description(tmp_path / "chip.yaml").search_space().names
+
+
+@pytest.mark.parametrize(("text", "reason"), [
+    ("[]", "is no T1 file"), ("{", "is no T1 file"), ("{}", "'ConfigurationSpace'"), (20_000 * "[", "is no T1 file"),
+    (json.dumps(T1).replace("Values", "values"), "is no T1 file .*'Values'"),
+    (json.dumps(T1).replace("2**i", "__import__('os')"), "'__import__' is no function"),
+    (json.dumps(T1).replace("BX * share", "BX.real"), "expression .*'BX.real' is not allowed"),
+    (json.dumps(T1).replace("BX * share", "BY"), "'BY' is no known name"),
+    (json.dumps(T1).replace("[0, 1, 3]", "[0, 0]"), "parameter unroll: it has 2 values"),
+    (json.dumps(T1).replace('"TuningParameters": [', '"TuningParameters": [3, '), "is no T1 file"),
+])
+def test_a_damaged_t1_file_is_refused(tmp_path, text, reason):
+    (tmp_path / "bad.json").write_text(text)
+    with pytest.raises(SchemaError, match=reason) as refused:
+        read_space(tmp_path / "bad.json")
+    assert "bad.json" in str(refused.value)
 
 
 def test_a_missing_file_and_one_of_bytes_are_refused(tmp_path: Path):
