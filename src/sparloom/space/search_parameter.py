@@ -141,6 +141,12 @@ class SearchParameter:
     def default_code(self) -> float:
         return self.default if self.interval else self.values.index(self.parse(self.default))
 
+    def column(self, values: Sequence[Value]) -> np.ndarray:
+        """Return values of the parameter as a column."""
+        if self.is_text:
+            return np.array(list(map(str, values)), str)
+        return np.array([math.inf if value == "all" else value for value in values], np.float64)
+
     def decode(self, codes: np.ndarray) -> np.ndarray:
         """Return the values of codes as a column."""
         return codes if self.interval else self.listed[codes.astype(np.int64)]

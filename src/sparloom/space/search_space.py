@@ -129,12 +129,8 @@ class SearchSpace:
 
     def columns(self, configs: Sequence[Config]) -> dict[str, np.ndarray]:
         """Return the values of configurations as columns."""
-        found = {}
-        for each in self.parameters:
-            values = [config[each.name] for config in configs]
-            found[each.name] = np.array(list(map(str, values)), str) if each.is_text else np.array(
-                [math.inf if value == "all" else value for value in values], np.float64)
-        return self._canonical(found)
+        return self._canonical({each.name: each.column([config[each.name] for config in configs])
+                                for each in self.parameters})
 
     def configs(self, columns: Columns) -> list[Config]:
         """Return the configurations of columns.
