@@ -6,6 +6,7 @@ import numpy as np
 from jaxtyping import Float
 
 RESAMPLES = 2000  # of the bootstrap
+DRAWS_SEED = 1  # of the bootstrap over draws of labels; that over matrices has seed 0 in every report
 STORED_SHARES = ((1 - 0.95) / 2, 0.975)  # the first is not 0.025: committed bounds have been made with it
 DCE_COST: Mapping[str, float] = {"cpu": 1.0, "cpu_many": 1.0, "spade": 1000.0}
 """Platform -> cost of one sample (COGNATE appendix A.3); those of `cpu_many` are made of samples of the CPU."""
@@ -41,6 +42,17 @@ def geomean(values: Float[np.ndarray, " n"]) -> float:
 def resample(count: int, seed: int | np.random.Generator, *, resamples: int = RESAMPLES) -> np.ndarray:
     """Draw places with replacement, (resamples, count): equal draws for equal seeds, so that ratios are paired."""
     return np.random.default_rng(seed).integers(count, size=(resamples, count))
+
+
+def mean_over_draws(values: Float[np.ndarray, "draws resamples"]) -> Float[np.ndarray, " resamples"]:
+    """Average over draws of labels, which every resample draws anew with replacement.
+
+    With values over resampled matrices this is the bootstrap over draws and matrices. Equally many draws are resampled
+    alike, so ratios of methods that learned from the same draws are paired. Few draws understate their variance: n of
+    them by a factor of (n - 1) / n, and a single one has none.
+    """
+    drawn = resample(len(values), DRAWS_SEED, resamples=values.shape[1])
+    return np.take_along_axis(values, drawn.T, axis=0).mean(axis=0)
 
 
 def central(spread: Sequence[float] | np.ndarray, shares: tuple[float, float] = (0.025, 0.975)) -> tuple[float, float]:

@@ -62,13 +62,13 @@ class Compared:
                 self.curves.to_csv(partial, index=False)
 
     def leads(self, group: str, pairs: Mapping[str, str]) -> pd.DataFrame:
-        """Divide the top-1 speedups of pairs of rows, on the same resamples of matrices.
+        """Divide the top-1 speedups of pairs of rows, on the same resamples.
 
         Args:
             pairs: row -> row that it is divided by.
 
         Returns:
-            Indexed by label of the row: over (label of the other), ratio, low, high (95 % bounds over matrices).
+            Indexed by label of the row: over (label of the other), ratio, low, high (95 % bounds).
         """
         part = self.per_matrix[self.per_matrix["group"] == group]
         labels = self.rows[self.rows["group"] == group].set_index("row")["label"]
@@ -86,7 +86,7 @@ def read_compared(folder: Path) -> Compared:
 
 
 def row_statistics(frame: pd.DataFrame, *, reference: str | None, seed: int) -> pd.DataFrame:
-    """Reduce every row to statistics over its matrices, means over seeds, with 95 % bootstrap bounds.
+    """Reduce every row to statistics over its matrices, means over seeds, with 95 % bounds as `summary` has them.
 
     Args:
         frame: as `Compared.per_matrix`; every group has a row optimum.

@@ -6,7 +6,15 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from sparloom.measure.metrics import ape_speedup, ape_time, central, kendall_tau, ordered_pair_accuracy, resample
+from sparloom.measure.metrics import (
+    ape_speedup,
+    ape_time,
+    central,
+    kendall_tau,
+    mean_over_draws,
+    ordered_pair_accuracy,
+    resample,
+)
 from sparloom.space import Config, ConfigSpace
 from sparloom.sparse import ROW_BINS, row_bin
 
@@ -171,6 +179,8 @@ def per_matrix(truth: RuntimeTable, choices: Sequence[Choices], about: pd.DataFr
 def summary(frame: pd.DataFrame, *, headline: str | None, prefix: str, seed: int) -> dict[str, float]:
     """Reduce `per_matrix` to flat metrics: geometric means over matrices, means over seeds, bootstrap intervals.
 
+    The intervals resample seeds, that is draws of labels with their trainings, and matrices.
+
     Args:
         headline: method whose numbers carry no name of their own; None: there is none.
 
@@ -289,7 +299,7 @@ def lead(rows: pd.DataFrame, others: pd.DataFrame, draw: np.ndarray) -> Bounded:
 
 
 def quality(rows: pd.DataFrame, draw: np.ndarray) -> dict[str, Bounded]:
-    """Compute errors of the top-1 choice and quality of the ranking: means over seeds, bounds over matrices.
+    """Compute errors of the top-1 choice and quality of the ranking: means over seeds, bounds over both.
 
     Without scores there is no ranking, and neither opa nor kendall_tau.
     """
@@ -304,40 +314,36 @@ def quality(rows: pd.DataFrame, draw: np.ndarray) -> dict[str, Bounded]:
     for key, values in columns.items():
         table = rows.assign(value=values).pivot(index="seed", columns="matrix", values="value").to_numpy()
         if np.isfinite(table).any():
-            spread = np.nanmean(table[:, draw], axis=2).mean(axis=0)
+            spread = mean_over_draws(np.nanmean(table[:, draw], axis=2))
             found[key] = (float(np.nanmean(table, axis=1).mean()), *central(spread))
     return found
 
 
 def interval(logs: np.ndarray, draw: np.ndarray, *, over: np.ndarray | None = None) -> Bounded:
-    """Take the geometric mean over matrices, mean over seeds, and its 95 % bootstrap bounds over matrices.
+    """Take the geometric mean over matrices, mean over seeds, and its 95 % bootstrap bounds over seeds and matrices.
 
     Args:
         logs: (seeds, matrices), logarithms of speedups.
         draw: (resamples, matrices), columns drawn with replacement.
         over: divide by the same statistic of these, on the same resamples.
     """
-    whole = np.arange(logs.shape[1])[None]
-    value, spread = _means(logs, whole), _means(logs, draw)
-    if over is not None:
-        value, spread = value / _means(over, whole), spread / _means(over, draw)
-    return float(value[0]), *central(spread)
+    return _ratio([np.arange(logs.shape[1])], [draw], logs, np.zeros((1, logs.shape[1])) if over is None else over)
 
 
 def _bin_interval(logs: np.ndarray, bins: Sequence[np.ndarray], over: np.ndarray, seed: int) -> Bounded:
     """Divide geometric means in which every bin, an array of columns, has the same weight, as `interval` does."""
     rng = np.random.default_rng(seed)
-    drawn = [columns[resample(columns.size, rng)] for columns in bins]
+    return _ratio(bins, [columns[resample(columns.size, rng)] for columns in bins], logs, over)
+
+
+def _ratio(bins: Sequence[np.ndarray], drawn: Sequence[np.ndarray], logs: np.ndarray, over: np.ndarray) -> Bounded:
+    """Divide means over seeds of geometric means over bins of columns, with bounds from the drawn columns."""
 
     def means(values: np.ndarray, parts: Sequence[np.ndarray]) -> np.ndarray:
-        return np.exp(np.mean([values[:, part].mean(axis=2) for part in parts], axis=0)).mean(axis=0)
+        return np.exp(np.mean([values[:, part].mean(axis=-1) for part in parts], axis=0))
 
-    whole = [columns[None] for columns in bins]
-    return float((means(logs, whole) / means(over, whole))[0]), *central(means(logs, drawn) / means(over, drawn))
-
-
-def _means(logs: np.ndarray, draw: np.ndarray) -> np.ndarray:
-    return np.exp(logs[:, draw].mean(axis=2)).mean(axis=0)
+    spread = mean_over_draws(means(logs, drawn)) / mean_over_draws(means(over, drawn))
+    return float(means(logs, bins).mean() / means(over, bins).mean()), *central(spread)
 
 
 def _log_speedups(rows: pd.DataFrame, top: str) -> np.ndarray:

@@ -17,6 +17,7 @@ from sparloom.measure import (
     noise_floor,
     ordered_pair_accuracy,
 )
+from sparloom.measure.metrics import mean_over_draws, resample
 
 
 @pytest.mark.parametrize("values", [[], [1.0, 0.0], [1.0, -2.0], [float("nan")]])
@@ -33,6 +34,16 @@ def test_bootstrap_covers_the_statistic_and_repeats_by_seed():
     assert bootstrap_interval(values, seed=1) == (low, high)
     assert bootstrap_interval(values, seed=2) != (low, high)
     assert bootstrap_interval(values, seed=1, statistic=lambda drawn: geomean(drawn)) == (low, high)
+
+
+def test_bounds_over_draws_and_matrices_cover_the_variance_of_both():
+    rng = np.random.default_rng(0)
+    draws, matrices = rng.normal(0, 0.3, (40, 1)), rng.normal(0, 0.4, 50)
+    logs = draws + matrices
+    spread = mean_over_draws(logs[:, resample(50, 0)].mean(axis=2))
+    assert spread.std() == pytest.approx(np.sqrt(draws.var() / 40 + matrices.var() / 50), rel=0.05)
+    alone = logs[:1, resample(50, 0)].mean(axis=2)
+    np.testing.assert_array_equal(mean_over_draws(alone), alone[0])
 
 
 def test_kendall_tau_of_equal_and_opposite_rankings():
