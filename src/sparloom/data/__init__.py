@@ -4,7 +4,8 @@ A `sample` is measured, goes into a `journal` and then into a `table`; `csv_file
 chips, and `csv_samples` offers them as a source. `files` reads and writes Parquet and fetches the stored data. `inputs`
 and `windows` are what featurizers read of a matrix, `sources` give tables and inputs of a corpus, `split` selects
 matrices and configurations, and `batches` joins labels and inputs. `tuning_problem` counts the labels that a tuner
-takes. `sparloom.data.lightning` batches them for training and is the only part that imports torch.
+takes, and `tuning_files` has results of other tuners. `sparloom.data.lightning` batches inputs for training and is the
+only part that imports torch.
 """
 
 from sparloom.lazy import attach
@@ -27,6 +28,7 @@ __all__, __getattr__, __dir__ = attach(__name__, {
     "split": (
         "Coverage", "ROLES", "Random", "Selection", "Split", "Spread", "Stratified", "Uncertainty", "draw_labels",
         "select_labels", "split_by_family"),
+    "tuning_files": ("read_trials", "write_t4"),
     "tuning_problem": ("LabelsOn", "Tuner", "TuningProblem"),
     "batches": ("MatrixSamples", "Problem", "Sweeps", "matrix_samples"),
 })
