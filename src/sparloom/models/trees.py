@@ -263,14 +263,15 @@ def _grades(logs: np.ndarray, expected: np.ndarray) -> np.ndarray:
     return order * GRADES // len(logs)
 
 
-def _walk_or_pattern(
+def configuration_features(
     matrix: MatrixFeatures, configs: Sequence[Config], space: ConfigSpace
 ) -> Float[np.ndarray, "configs features"]:
+    """Describe configurations on a matrix by their walks, or by their values where the space describes no walks."""
     known = getattr(space, "walks", None) is not None
     return (walk_features if known else pattern_features)(matrix, configs, space)
 
 
-FEATURES = {"pattern": pattern_features, "walk": _walk_or_pattern}
+FEATURES = {"pattern": pattern_features, "walk": configuration_features}
 OBJECTIVES = {"log": _relative, "level": _level, "rank": _grades}
 
 
@@ -362,7 +363,7 @@ class GaussianProcess:
         return mean + self._level + _expected(self._estimator, matrix, configs), covariance
 
     def _describe(self, matrix: MatrixFeatures, configs: Sequence[Config], space: ConfigSpace) -> np.ndarray:
-        features = _walk_or_pattern(matrix, configs, space)
+        features = configuration_features(matrix, configs, space)
         if self._estimator is None:
             return features
         return np.column_stack([features, _estimate_feature(self._estimator, matrix, configs)])

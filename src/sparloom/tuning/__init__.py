@@ -51,11 +51,21 @@ __all__, __getattr__, __dir__ = attach(__name__, {
         "RaggedBudget", "RaggedChoice", "RaggedOperator", "choose_schedule", "product_operators",
         "put_schedule", "token_operators",
     ),
+    "transfer": (
+        "Source",
+    ),
+    "engine": (
+        "Proposal",
+    ),
+    "optimizer": (
+        "Optimizer",
+    ),
     "campaign": (
-        "Campaign", "MatrixSummary", "Proposal",
+        "Campaign", "MatrixSummary",
     ),
     "tuners": (
-        "gaussian_process_search", "random_search", "smac_search", "tpe_search",
+        "botorch_search", "kernel_tuner_search", "optimizer_search", "optuna_gp_search", "random_search", "smac_search",
+        "tpe_search",
     ),
     "sparloom.jit": ("kernels_digest",),
     "sparloom.measure": (

@@ -1,218 +1,414 @@
-"""Tuners that search on each judged matrix by itself: random search, Optuna's TPE, SMAC3, a Gaussian process.
+"""Tuners that search a table of configurations, on each judged matrix or device by itself.
 
-All begin with the same number of random configurations and never pay for a configuration twice. After any number of
-labels their choice is the fastest configuration that was tried, so one run shows them at every smaller budget.
+The rule is the same for all. A configuration costs one label when it is first tried, also if it fails. A point of the
+grid of all values that is no configuration violates a constraint: the library is told that it failed, and it costs
+nothing. After `REPEATS` proposals in a row that cost nothing, a random configuration is tried. The choice is the
+fastest configuration that was tried, so one run shows a tuner at every smaller budget.
 """
 
-import contextlib
-import itertools
-import tempfile
+import logging
+import math
 import warnings
-from collections.abc import Callable, Hashable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import redirect_stdout, suppress
+from dataclasses import dataclass
+from functools import partial
+from io import StringIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import pandas as pd
 
 from sparloom.data import TuningProblem
+from sparloom.files import scratch_folder, write_json
 from sparloom.lazy import install_command
+
+if TYPE_CHECKING:
+    from sparloom.space import SearchSpace
 
 INITIAL = 5
 """Random configurations with which searches begin."""
-REPEATS = 20  # proposals of known configurations in a row, after which an unknown one is drawn
-RETRAIN_AFTER = 8  # of SMAC3, its default
-COVERING = 4  # random candidates of SMAC3 per configuration of the space, so that few are left out
+REPEATS = 20  # proposals in a row that cost nothing, after which a random configuration is tried
 LEAVES = 1024  # of a tree of SMAC3, more than there are labels; its default reserves memory for a million
-REFIT_GROWTH = 1.25  # of the labels, at which the hyperparameters of a Gaussian process are fitted again
+REFIT_GROWTH = 1.1  # of the labels, at which the hyperparameters of a Gaussian process are fitted again
+CANDIDATES = 500  # whose joint covariance a Gaussian process computes at once
+
+Point = tuple[int, ...]
+"""Of the grid of all values: for each parameter, the place of its value among the sorted ones."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The configurations of a table as points of the grid of all values; parameters with one value are left out.
+
+    Args:
+        values: parameter -> its sorted values.
+        points: (configs, parameters).
+        numbers: point -> number of its configuration.
+    """
+
+    values: Mapping[str, Sequence[Any]]
+    points: np.ndarray
+    numbers: Mapping[Point, int]
+
+    @classmethod
+    def of(cls, configs: pd.DataFrame) -> "Grid":
+        coded = {name: np.unique(configs[name], return_inverse=True) for name in configs}
+        coded = {name: pair for name, pair in coded.items() if len(pair[0]) > 1}
+        points = np.stack([places for _, places in coded.values()], axis=1)
+        return cls({name: values.tolist() for name, (values, _) in coded.items()}, points,
+                   {tuple(point): number for number, point in enumerate(points.tolist())})
+
+    def point(self, values: Iterable[Any]) -> Point:
+        """Return the point with these values of the parameters, in their order."""
+        return tuple(listed.index(value) for listed, value in zip(self.values.values(), values, strict=True))
+
+
+class Library(Protocol):
+    """A search by a library, which proposes points and receives their seconds."""
+
+    def ask(self) -> tuple[Any, Point]:
+        """Propose a trial, whose content is up to the library, and its point.
+
+        Raises:
+            StopIteration: there is nothing more to propose.
+        """
+
+    def tell(self, trial: Any, point: Point, seconds: float) -> None:
+        """Receive a proposed trial, or None for a point that was drawn here; NaN: it failed or is infeasible."""
 
 
 def random_search(problem: TuningProblem, seed: int) -> dict[str, int]:
     """Try random configurations without repetition."""
-    for number, name in enumerate(problem.judged):
-        for config in _rng(seed, number).permutation(len(problem.configs))[:problem.left(name)]:
-            problem.evaluate(name, int(config))
+    for place, name in enumerate(problem.judged):
+        _try_random(problem, name, _rng(seed, place))
     return _choices(problem)
 
 
 def tpe_search(problem: TuningProblem, seed: int) -> dict[str, int]:
     """Search by the tree-structured Parzen estimator of Optuna, multivariate, over categories.
 
+    A point that failed or is infeasible is told as pruned, that is as worse than all others.
     Source: Bergstra et al., NeurIPS 2011; Optuna's `TPESampler`.
 
     Raises:
         ImportError: Optuna is not installed.
     """
-    try:
-        import optuna
-    except ImportError:
-        raise ImportError(f"tuner tpe needs Optuna: {install_command('tuners')}, or leave it out") from None
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    values, numbers = _grid(problem.configs)
-    space = {name: optuna.distributions.CategoricalDistribution(each) for name, each in values.items()}
-    for place, name in enumerate(problem.judged):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # multivariate is marked as experimental
-            sampler = optuna.samplers.TPESampler(n_startup_trials=INITIAL, multivariate=True, seed=_seed(seed, place))
-        study = optuna.create_study(sampler=sampler)
+    return _search(problem, seed, _tpe)
 
-        def ask(study: Any = study) -> tuple[Any, int]:
-            trial = study.ask(space)
-            return trial, numbers[tuple(trial.params[each] for each in values)]
 
-        def told(trial: Any, number: int, value: float, study: Any = study) -> None:
-            if trial is None:
-                params = {each: int(problem.configs.at[number, each]) for each in values}
-                study.add_trial(optuna.trial.create_trial(params=params, distributions=space, value=value))
-            else:
-                study.tell(trial, value)
+def optuna_gp_search(problem: TuningProblem, seed: int) -> dict[str, int]:
+    """Search by the Gaussian process of Optuna on log seconds, over the places of values.
 
-        _search(problem, name, ask, told, _rng(seed, place))
-    return _choices(problem)
+    A point that failed or is infeasible is told as infinite, which Optuna replaces by the worst.
+    Source: Optuna's `GPSampler`.
+
+    Raises:
+        ImportError: Optuna is not installed.
+    """
+    return _search(problem, seed, _optuna_gp)
 
 
 def smac_search(problem: TuningProblem, seed: int) -> dict[str, int]:
     """Search by SMAC3: a random forest of log seconds and expected improvement, in its facade for hyperparameters.
 
+    A point that failed or is infeasible is told as crashed and as slow as the slowest.
     Source: Lindauer et al., JMLR 2022; `smac.HyperparameterOptimizationFacade`. Departures: it begins with `INITIAL`
-    configurations of its Sobol sequence; candidates are drawn at random, more than the space has, instead of by local
-    search, and leaves of a tree are limited to LEAVES; both save time.
+    configurations of its Sobol sequence, and leaves of a tree are limited to LEAVES, which saves time.
 
     Raises:
         ImportError: SMAC3 is not installed.
     """
-    try:
-        from ConfigSpace import CategoricalHyperparameter, ConfigurationSpace, OrdinalHyperparameter
-        from smac import HyperparameterOptimizationFacade, Scenario
-        from smac.acquisition.maximizer import RandomSearch
-        from smac.main.exceptions import ConfigurationSpaceExhaustedException
-        from smac.model.random_forest import RandomForest
-        from smac.runhistory.dataclasses import TrialValue
-    except ImportError:
-        raise ImportError(f"tuner smac needs SMAC3: {install_command('tuners')}, or leave it out") from None
-    values, numbers = _grid(problem.configs)
-    for place, name in enumerate(problem.judged):
-        own = _seed(seed, place)
-        space = ConfigurationSpace(seed=own)
-        space.add([OrdinalHyperparameter(each, listed) if len(listed) > 2 else CategoricalHyperparameter(each, listed)
-                   for each, listed in values.items()])
-        with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            scenario = Scenario(space, deterministic=True, n_trials=10_000, seed=own, output_directory=folder)
-            forest = RandomForest(
-                configspace=space, instance_features=scenario.instance_features, seed=own, log_y=True, n_trees=10,
-                ratio_features=1.0, min_samples_split=2, min_samples_leaf=1, max_leaf_nodes=LEAVES, n_jobs=1)
-            facade = HyperparameterOptimizationFacade(
-                scenario, lambda config, seed=0: 0.0, overwrite=True, logging_level=False, model=forest,
-                acquisition_maximizer=RandomSearch(space, challengers=COVERING * len(problem.configs), seed=own),
-                initial_design=HyperparameterOptimizationFacade.get_initial_design(scenario, n_configs=INITIAL),
-                config_selector=HyperparameterOptimizationFacade.get_config_selector(
-                    scenario, retrain_after=RETRAIN_AFTER))
-
-            def ask(facade: Any = facade) -> tuple[Any, int]:
-                trial = facade.ask()
-                return trial, numbers[tuple(trial.config[each] for each in values)]
-
-            def told(trial: Any, _: int, value: float, facade: Any = facade) -> None:
-                if trial is not None:
-                    facade.tell(trial, TrialValue(cost=value))
-
-            with contextlib.suppress(StopIteration, ConfigurationSpaceExhaustedException):  # nothing more to propose
-                _search(problem, name, ask, told, _rng(seed, place))
-            for config in _rng(seed, place).permutation(len(problem.configs)):
-                if problem.left(name) and config not in problem.evaluated[name]:
-                    problem.evaluate(name, int(config))
-    return _choices(problem)
+    return _search(problem, seed, _Smac)
 
 
-def gaussian_process_search(problem: TuningProblem, seed: int) -> dict[str, int]:
-    """Search by a Gaussian process of log labels and expected improvement over all configurations.
+def botorch_search(problem: TuningProblem, seed: int) -> dict[str, int]:
+    """Search by a Gaussian process of BoTorch on log seconds and logarithmic expected improvement.
 
-    The kernel is Matern 5/2 with one length per parameter, on ranks of their values.
-    Source: Jones et al. 1998; scikit-learn's `GaussianProcessRegressor`.
+    All configurations that were not tried are candidates, so it proposes no infeasible point and none twice. Those that
+    failed count as the slowest. Hyperparameters are fitted when there are REFIT_GROWTH times as many labels.
+    Source: Balandat et al., NeurIPS 2020; `botorch.models.SingleTaskGP` with its own kernel and priors.
+
+    Raises:
+        ImportError: BoTorch is not installed.
     """
-    from scipy.stats import norm
-    from sklearn.exceptions import ConvergenceWarning
-    from sklearn.gaussian_process import GaussianProcessRegressor
-    from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
+    return _search(problem, seed, _BoTorch)
 
-    points = _points(problem.configs)
+
+def kernel_tuner_search(problem: TuningProblem, seed: int, *, strategy: str) -> dict[str, int]:
+    """Search by a strategy of Kernel Tuner, with its default options, in the simulation mode of Kernel Tuner.
+
+    That mode has the same rule. Departures: how many proposals in a row cost nothing is up to the strategy, and one
+    that ends early is continued by random configurations.
+    Source: van Werkhoven, FGCS 2019; `kernel_tuner.tune_kernel`.
+
+    Raises:
+        ImportError: Kernel Tuner is not installed.
+        ValueError: it has no such strategy.
+    """
+    try:
+        from kernel_tuner.interface import strategy_map, tune_kernel
+    except ImportError:
+        raise _missing("kernel_tuner", "Kernel Tuner") from None
+    if strategy not in strategy_map:
+        raise ValueError(f"kernel_tuner_{strategy} is unknown: Kernel Tuner has {', '.join(strategy_map)}")
+    grid = Grid.of(problem.configs)
+
+    def feasible(*values: Any, **named: Any) -> bool:  # called in both ways
+        return grid.point(values or named.values()) in grid.numbers
+
     for place, name in enumerate(problem.judged):
-        known: dict[int, float] = {}
-        for config in _rng(seed, place).permutation(len(points))[:min(INITIAL, problem.left(name))]:
-            known[int(config)] = np.log(problem.evaluate(name, int(config)))
-        kernel = (ConstantKernel(1.0, (0.05, 20)) * Matern(np.ones(points.shape[1]), (0.1, 20), nu=2.5)
-                  + WhiteKernel(1e-4, (1e-6, 1e-1)))
-        fitted_with = 0
-        while problem.left(name) > 0:
-            logs, refit = np.array(list(known.values())), len(known) >= fitted_with * REFIT_GROWTH
-            model = GaussianProcessRegressor(kernel, normalize_y=True, random_state=0,
-                                             optimizer="fmin_l_bfgs_b" if refit else None)
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", ConvergenceWarning)
-                model.fit(points[list(known)], logs)
-            if refit:
-                kernel, fitted_with = model.kernel_, len(known)
-            mean, deviation = model.predict(points, return_std=True)
-            gain = (logs.min() - mean) / np.maximum(deviation, 1e-12)
-            improvement = deviation * (gain * norm.cdf(gain) + norm.pdf(gain))
-            improvement[list(known)] = -np.inf
-            chosen = int(improvement.argmax())
-            known[chosen] = np.log(problem.evaluate(name, chosen))
+        with scratch_folder("tuner") as folder, redirect_stdout(StringIO()), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            cache = _write_cache(folder / "cache.json", grid, problem.labels[name])
+            results, _ = tune_kernel(
+                "kernel", "", 1, [], dict(grid.values), restrictions=[feasible], lang="C", strategy=strategy,
+                strategy_options={"max_fevals": problem.left(name)}, cache=str(cache), simulation_mode=True, quiet=True,
+                seed=_seed(seed, place))
+        for result in results:
+            if problem.left(name) > 0:
+                problem.evaluate(name, grid.numbers[grid.point(result[each] for each in grid.values)])
+        _try_random(problem, name, _rng(seed, place))
     return _choices(problem)
+
+
+def optimizer_search(
+    problem: TuningProblem, seed: int, *, space: "SearchSpace", sources: Mapping[str, pd.DataFrame],
+) -> dict[str, int]:
+    """Search by our `Optimizer`.
+
+    Args:
+        space: whose configurations are those of the problem.
+        sources: name -> times of other devices, see `Optimizer`.
+    """
+    return _search(problem, seed, partial(_Ours, problem.configs, space, sources))
 
 
 def _search(
-    problem: TuningProblem, matrix: str, ask: Callable[[], tuple[Any, int]],
-    told: Callable[[Any, int, float], None], rng: np.random.Generator,
-) -> None:
-    """Let a library propose configurations until the labels on a matrix are spent; known ones are free.
+    problem: TuningProblem, seed: int, start: Callable[[Grid, int, Path], Library],
+) -> dict[str, int]:
+    """Let a library propose points until the labels are spent, and draw configurations where it proposes no more.
 
     Args:
-        ask: returns a trial and the number of its configuration.
-        told: receives a trial, None for a configuration that was drawn here, its number and its label.
+        start: grid, seed and a folder for temporary files -> search.
     """
-    repeats = 0
-    while problem.left(matrix) > 0:
-        trial, number = ask()
-        known = number in problem.evaluated[matrix]
-        told(trial, number, problem.evaluate(matrix, number))
-        repeats = repeats + 1 if known else 0
-        if repeats == REPEATS:
-            unknown = sorted(set(range(len(problem.configs))) - set(problem.evaluated[matrix]))
-            drawn = int(rng.choice(unknown))
-            told(None, drawn, problem.evaluate(matrix, drawn))
-            repeats = 0
+    grid = Grid.of(problem.configs)
+    for place, name in enumerate(problem.judged):
+        rng = _rng(seed, place)
+        with scratch_folder("tuner") as folder, warnings.catch_warnings(), suppress(StopIteration):
+            warnings.simplefilter("ignore")
+            library, idle = start(grid, _seed(seed, place), folder), 0
+            while problem.left(name) > 0:
+                if idle == REPEATS:
+                    trial, point = None, tuple(grid.points[rng.choice(_untried(problem, name))].tolist())
+                else:
+                    trial, point = library.ask()
+                number = grid.numbers.get(point)
+                idle = idle + 1 if number is None or number in problem.evaluated[name] else 0
+                library.tell(trial, point, math.nan if number is None else problem.evaluate(name, number))
+        _try_random(problem, name, rng)
+    return _choices(problem)
+
+
+class _Optuna:
+    """Search by a sampler of Optuna, which is told log seconds.
+
+    Args:
+        failed: what it is told of a point that failed, arguments of `Study.tell`.
+    """
+
+    def __init__(self, sampler: Any, space: Mapping[str, Any], failed: Mapping[str, Any]) -> None:
+        import optuna
+
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        self._study = optuna.create_study(sampler=sampler)
+        self._space, self._failed = space, failed
+
+    def ask(self) -> tuple[Any, Point]:
+        trial = self._study.ask(self._space)
+        return trial, tuple(trial.params[name] for name in self._space)
+
+    def tell(self, trial: Any, point: Point, seconds: float) -> None:
+        if trial is None:
+            self._study.enqueue_trial(dict(zip(self._space, point, strict=True)))
+            trial = self._study.ask(self._space)
+        self._study.tell(trial, **(self._failed if math.isnan(seconds) else {"values": math.log(seconds)}))
+
+
+def _tpe(grid: Grid, seed: int, folder: Path) -> Library:
+    try:
+        import optuna
+    except ImportError:
+        raise _missing("tpe", "Optuna") from None
+    space = {name: optuna.distributions.CategoricalDistribution(range(len(listed)))
+             for name, listed in grid.values.items()}
+    return _Optuna(optuna.samplers.TPESampler(n_startup_trials=INITIAL, multivariate=True, seed=seed), space,
+                   {"state": optuna.trial.TrialState.PRUNED})
+
+
+def _optuna_gp(grid: Grid, seed: int, folder: Path) -> Library:
+    try:
+        import optuna
+    except ImportError:
+        raise _missing("optuna_gp", "Optuna") from None
+    space = {name: optuna.distributions.IntDistribution(0, len(listed) - 1) for name, listed in grid.values.items()}
+    return _Optuna(optuna.samplers.GPSampler(n_startup_trials=INITIAL, deterministic_objective=True, seed=seed), space,
+                   {"values": math.inf})
+
+
+class _Smac:
+    """Search by SMAC3, see `smac_search`."""
+
+    def __init__(self, grid: Grid, seed: int, folder: Path) -> None:
+        try:
+            from ConfigSpace import CategoricalHyperparameter, ConfigurationSpace, OrdinalHyperparameter
+            from smac import HyperparameterOptimizationFacade as Facade
+            from smac import Scenario
+            from smac.model.random_forest import RandomForest
+        except ImportError:
+            raise _missing("smac", "SMAC3") from None
+        self._space, self._slowest, self._waiting = ConfigurationSpace(seed=seed), 0.0, []
+        self._space.add([(OrdinalHyperparameter if len(listed) > 2 else CategoricalHyperparameter)(
+            name, range(len(listed))) for name, listed in grid.values.items()])
+        scenario = Scenario(self._space, deterministic=True, n_trials=10**6, seed=seed, output_directory=folder)
+        forest = RandomForest(
+            configspace=self._space, instance_features=scenario.instance_features, seed=seed, log_y=True, n_trees=10,
+            ratio_features=1.0, min_samples_split=2, min_samples_leaf=1, max_leaf_nodes=LEAVES, n_jobs=1)
+        logging.getLogger("smac").setLevel(logging.ERROR)  # not of proposals that it must draw at random
+        self._facade = Facade(
+            scenario, lambda config, seed=0: 0.0, overwrite=True, logging_level=False, model=forest,
+            initial_design=Facade.get_initial_design(scenario, n_configs=INITIAL))
+
+    def ask(self) -> tuple[Any, Point]:
+        from smac.main.exceptions import ConfigurationSpaceExhaustedException
+
+        try:
+            trial = self._facade.ask()
+        except ConfigurationSpaceExhaustedException:
+            raise StopIteration from None
+        return trial, tuple(trial.config[name] for name in self._space)
+
+    def tell(self, trial: Any, point: Point, seconds: float) -> None:
+        from ConfigSpace import Configuration
+        from smac.runhistory import StatusType, TrialInfo, TrialValue
+
+        if trial is None:
+            trial = TrialInfo(Configuration(self._space, values=dict(zip(self._space, point, strict=True))), seed=0)
+        self._waiting.append((trial, seconds))
+        self._slowest = max(self._slowest, 0.0 if math.isnan(seconds) else seconds)
+        while self._slowest and self._waiting:  # failures are told once something has run
+            trial, seconds = self._waiting.pop(0)
+            self._facade.tell(trial, TrialValue(self._slowest, status=StatusType.CRASHED) if math.isnan(seconds)
+                              else TrialValue(seconds), save=False)
+
+
+class _BoTorch:
+    """Search by a Gaussian process of BoTorch, see `botorch_search`."""
+
+    def __init__(self, grid: Grid, seed: int, folder: Path) -> None:
+        try:
+            import botorch  # noqa: F401
+            import torch
+        except ImportError:
+            raise _missing("botorch", "BoTorch") from None
+        self._grid, self._logs = grid, dict[int, float]()
+        self._inputs = torch.from_numpy(grid.points / grid.points.max(axis=0))
+        self._order = _rng(seed, 0).permutation(len(grid.points))
+        self._hyperparameters, self._fitted_labels = dict[str, Any](), 0
+
+    def ask(self) -> tuple[Any, Point]:
+        from scipy.stats import norm
+
+        logs = np.array(list(self._logs.values()))
+        if np.isfinite(logs).sum() < INITIAL:
+            chosen = next((number for number in self._order if number not in self._logs), self._order[0])
+        else:
+            mean, deviation = self._predict(np.where(np.isnan(logs), np.nanmax(logs), logs))
+            gain = (np.nanmin(logs) - mean) / deviation
+            improvement = deviation * (gain * norm.cdf(gain) + norm.pdf(gain))
+            improvement[list(self._logs)] = -np.inf
+            chosen = improvement.argmax()
+        return None, tuple(self._grid.points[chosen].tolist())
+
+    def tell(self, trial: Any, point: Point, seconds: float) -> None:
+        self._logs[self._grid.numbers[point]] = math.log(seconds)  # of NaN: NaN
+
+    def _predict(self, logs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return means and standard deviations of the log seconds of all configurations."""
+        import torch
+        from botorch.fit import fit_gpytorch_mll
+        from botorch.models import SingleTaskGP
+        from gpytorch.mlls import ExactMarginalLogLikelihood
+
+        model = SingleTaskGP(self._inputs[list(self._logs)], torch.from_numpy(logs)[:, None])
+        if len(logs) >= REFIT_GROWTH * self._fitted_labels:
+            fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
+            self._fitted_labels = len(logs)
+            self._hyperparameters = {name: value.detach() for name, value in model.named_parameters()}
+        else:
+            model.load_state_dict(self._hyperparameters, strict=False)
+            model.eval()
+        with torch.no_grad():
+            parts = [model.posterior(inputs) for inputs in self._inputs.split(CANDIDATES)]
+            return (np.concatenate([part.mean[:, 0].numpy() for part in parts]),
+                    np.concatenate([part.variance[:, 0].clamp_min(1e-18).sqrt().numpy() for part in parts]))
+
+
+class _Ours:
+    """Search by our optimizer; configurations are told by the values of all parameters."""
+
+    def __init__(
+        self, configs: pd.DataFrame, space: "SearchSpace", sources: Mapping[str, pd.DataFrame], grid: Grid, seed: int,
+        folder: Path,
+    ) -> None:
+        from sparloom.tuning.optimizer import Optimizer
+
+        self._configs, self._space, self._grid = configs, space, grid
+        self._optimizer = Optimizer(space, sources=sources, seed=seed)
+
+    def ask(self) -> tuple[Any, Point]:
+        (config,) = self._optimizer.ask(1)
+        values = dict(config.values)
+        return config, self._grid.point(values[name] for name in self._grid.values)
+
+    def tell(self, trial: Any, point: Point, seconds: float) -> None:
+        config = trial or self._space.parse(self._configs.iloc[self._grid.numbers[point]].to_dict())
+        if not math.isnan(seconds):
+            self._optimizer.tell(config, seconds=seconds)
+        else:
+            self._optimizer.tell(config, failure="runtime" if point in self._grid.numbers else "constraint")
+
+
+def _write_cache(path: Path, grid: Grid, seconds: np.ndarray) -> Path:
+    """Write the table as a cache of Kernel Tuner, which has milliseconds."""
+    trials = {}
+    for point, number in grid.numbers.items():
+        values = {name: listed[place] for (name, listed), place in zip(grid.values.items(), point, strict=True)}
+        failed = math.isnan(seconds[number])
+        trials[",".join(map(str, values.values()))] = values | {
+            "time": "RuntimeFailedConfig" if failed else 1000 * seconds[number]}
+    write_json(path, {"device_name": "simulated", "kernel_name": "kernel", "tune_params_keys": list(grid.values),
+                      "tune_params": grid.values, "objective": "time", "cache": trials})
+    return path
+
+
+def _try_random(problem: TuningProblem, name: str, rng: np.random.Generator) -> None:
+    """Spend the labels that are left on random configurations."""
+    for config in rng.permutation(_untried(problem, name))[:problem.left(name)]:
+        problem.evaluate(name, int(config))
+
+
+def _untried(problem: TuningProblem, name: str) -> list[int]:
+    return sorted(set(range(len(problem.configs))) - set(problem.evaluated[name]))
 
 
 def _choices(problem: TuningProblem) -> dict[str, int]:
     return {name: problem.best_evaluated(name) for name in problem.judged}
 
 
-def _grid(configs: pd.DataFrame) -> tuple[dict[str, list[int]], dict[tuple[Hashable, ...], int]]:
-    """List the values of every parameter, and number the configurations by theirs.
-
-    Raises:
-        ValueError: some combinations of values are no configurations, so libraries would propose what does not exist.
-    """
-    values = {name: sorted(int(value) for value in set(configs[name])) for name in configs}
-    numbers = {tuple(int(value) for value in row): int(number)
-               for number, row in zip(configs.index, configs.itertuples(index=False), strict=True)}
-    absent = next((point for point in itertools.product(*values.values()) if point not in numbers), None)
-    if absent is not None:
-        raise ValueError(f"{dict(zip(values, absent, strict=True))} is no configuration: tpe and smac need all "
-                         "combinations of values; use random or gaussian_process")
-    return values, numbers
-
-
-def _points(configs: pd.DataFrame) -> np.ndarray:
-    """Scale parameters to [0, 1]: ranks of their values, 0 (all columns) as the greatest."""
-    columns = []
-    for name in configs:
-        numbers = configs[name].to_numpy(np.float64)
-        greatest = len(set(numbers)) > 2
-        ranks = np.unique(np.where((numbers == 0) & greatest, np.inf, numbers), return_inverse=True)[1]
-        columns.append(ranks / max(1, ranks.max()))
-    return np.stack(columns, axis=1)
+def _missing(tuner: str, library: str) -> ImportError:
+    return ImportError(f"tuner {tuner} needs {library}: {install_command('tuners')}, or leave it out")
 
 
 def _rng(seed: int, place: int) -> np.random.Generator:
@@ -221,4 +417,3 @@ def _rng(seed: int, place: int) -> np.random.Generator:
 
 def _seed(seed: int, place: int) -> int:
     return int(_rng(seed, place).integers(2**31))
-

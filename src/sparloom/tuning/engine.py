@@ -1,0 +1,448 @@
+"""Choose which configurations to time next: the model behind `Campaign`, `Optimizer` and `OptunaSampler`.
+
+A surrogate (`sparloom.models.Surrogate`) predicts log seconds of configurations that have not run, and the
+configuration that is expected to improve most on the fastest of its problem is chosen. Sources are slopes of the
+surrogate; its mean, and the means of its lengths, follow them as far as they have ranked the target's trials well.
+Regions in which trials failed are likely to fail again and score lower, but are not forbidden.
+
+    Engine       what stays the same: space, problems, sources, their encoding
+    _Labels      what has run at one moment, as observations of the surrogate
+    _Model       the surrogate given these labels; scores candidates
+
+Sources: expected improvement, D. R. Jones et al. 1998; trials that are still running count as if they came out as
+expected (kriging believer, D. Ginsbourger et al. 2010).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.stats import norm
+
+from sparloom.errors import SchemaError
+from sparloom.models import Estimator, MatrixFeatures, Points, Posterior, Surrogate
+from sparloom.space import Columns, Config, ConfigSpace, SearchSpace
+from sparloom.tuning.encoding import Encoding, SpaceEncoding, WalkEncoding
+from sparloom.tuning.transfer import PREDICTED_SCALE, Source, SourceModels
+
+ONLY = ""  # name of the problem where there is only one
+MAX_LISTED_CANDIDATES = 2**14  # configurations of a space that are all candidates, every time
+DRAWN_CANDIDATES = 2048  # of a larger space
+NEIGHBOURED = 4  # fastest configurations whose neighbours are candidates
+NEIGHBOURS = 128  # of each
+SOURCE_CANDIDATES = 64  # fastest configurations of every source, likewise
+MIN_LABELS = 3  # with which a model of several problems, or with a formula, is fitted
+MIN_RANDOM = 5  # trials of a single problem, before a model chooses
+SOURCE_FIRST = 2  # of these trials, where there are sources: of configurations that are fast there
+REFIT_GROWTH = 1.15  # of the number of labels, at which hyperparameters are fitted again
+MAX_CONDITIONED = 512  # labels of which the surrogate predicts
+MAX_JOINT = 1024  # configurations among which the best of all is expected
+DRAWS = 256  # of the posterior, likewise
+MIN_LABELS_TO_END = 16  # without a formula: a model of fewer is too sure of itself
+MAX_FAILURES = 16  # of a problem without a success, which is then given up if there are others
+FAILURE_NOISE = 0.05  # of the model of failures
+MAX_FAILURE = 0.95  # chance of a failure, beyond which no prediction goes
+SOURCE_FAILURE = 0.5  # chance that a configuration fails which failed on all sources
+FORMULA_DEVIATION = 0.2  # of the logarithm of seconds by a formula, before a model is fitted
+MIN_DEVIATION = 1e-9
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A configuration of a problem that is worth running."""
+
+    problem: str
+    config: Config
+
+
+@dataclass(frozen=True)
+class Trials:
+    """What has run, in the order in which it came: (problem, configuration, seconds or NaN), and what is running."""
+
+    done: Sequence[tuple[str, Config, float]]
+    running: Sequence[tuple[str, Config]] = ()
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Configurations of one problem, as the model reads them.
+
+    Args:
+        codes: identify them (n, parameters).
+        points: for the surrogate.
+        expected: log seconds by a formula (n,).
+        predicted: by every source: standardised log seconds (n, sources).
+        failed: whether a configuration failed on a source, 0 or 1 (n, sources).
+    """
+
+    codes: np.ndarray
+    points: Points
+    expected: np.ndarray
+    predicted: np.ndarray
+    failed: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.expected)
+
+    def __getitem__(self, rows: np.ndarray) -> Candidates:
+        return Candidates(self.codes[rows], self.points[rows], self.expected[rows], self.predicted[rows],
+                          self.failed[rows])
+
+
+class Engine:
+    """Chooses trials of one problem or several.
+
+    Args:
+        space: configurations; those of a platform that are the same program on a matrix are one.
+        problems: features of every problem by name: numbers and categories, or a sparse matrix.
+        sources: trials of other devices, problem sizes, versions or a simulator.
+        estimator: seconds of configurations of a matrix by a formula of the platform, if there is one.
+        seed: of what is drawn.
+
+    Raises:
+        SchemaError: a source has no parameter in common with the space, or problems have different features.
+    """
+
+    def __init__(
+        self, space: SearchSpace | ConfigSpace, problems: Mapping[str, Any], *, sources: Sequence[Source] = (),
+        estimator: Estimator | None = None, seed: int = 0,
+    ) -> None:
+        if not problems:
+            raise ValueError("there is no problem: give at least one")
+        self.space = space if isinstance(space, SearchSpace) else SearchSpace.from_grid(space)
+        self.problems, self.estimator, self.seed = dict(problems), estimator, seed
+        self.features = {name: _constants(name, each, self.space) for name, each in self.problems.items()}
+        self._grids = {name: self.space.grid.bind(each.shape) for name, each in self.problems.items()
+                       if self.space.grid is not None and isinstance(each, MatrixFeatures)}
+        listed = {name: self._list(name) for name in self.problems}
+        self.encoding = self._make_encoding(listed)
+        self.sources = SourceModels(self.space, self.problems, sources, np.random.default_rng([seed, 1]))
+        self._listed = {name: None if columns is None else self.encode(name, columns)
+                        for name, columns in listed.items()}
+        self._surrogate = Surrogate(self.sources.extend(self.encoding.priors, {}))
+        self._fitted_with = 0
+
+    def program(self, problem: str, config: Config | Mapping[str, Any] | str) -> Config:
+        """Return the configuration that stands for all that are the same program on a problem.
+
+        Raises:
+            ValueError: the problem is unknown.
+            IllegalSchedule: the space does not have the configuration.
+            TypeError: the configuration is something else.
+        """
+        if problem not in self.problems:
+            raise ValueError(f"problem {problem!r} is not among {', '.join(sorted(self.problems)[:5])}")
+        if not isinstance(config, Config | Mapping | str):
+            raise TypeError(f"config is of type {type(config).__name__}: give a Config, its key such as "
+                            f"{self.space.default().key!r}, or a dict of all parameters")
+        values = dict(config.values) if isinstance(config, Config) else config
+        parsed = self.space.parse(values, self.features[problem])
+        return self._grids[problem].canonical(parsed) if problem in self._grids else parsed
+
+    def choose(self, trials: Trials, count: int, *, tolerance: float = 0.0) -> list[Proposal]:
+        """Choose the next trials, at most `count`.
+
+        Args:
+            tolerance: choose no more once one more trial of each problem is expected to gain less, in the mean, than
+                this share of the seconds.
+        """
+        model = self._model(trials)
+        names = [name for name in self.problems if not model.is_given_up(name)]
+        scores = {name: model.scores(name) for name in names}
+        chosen: list[Proposal] = []
+        while len(chosen) < count:
+            best = {name: int(each.argmax()) for name, each in scores.items() if len(each) and each.max() > -math.inf}
+            gain = sum(model.gain(name, scores[name][row]) for name, row in best.items())
+            if not best or gain / len(self.problems) < tolerance:
+                break
+            name = max(best, key=lambda each: scores[each][best[each]])
+            chosen.append(Proposal(name, self._config(model.candidates[name].codes[best[name]])))
+            model.add_running(name, best[name])
+            scores[name] = model.scores(name)
+        return chosen
+
+    def expectation(self, trials: Trials) -> dict[str, tuple[float, float]]:
+        """Return for every problem what one more trial, and what the best of all, are expected to save of its seconds.
+
+        Infinite as long as too little has run to tell; 0 if nothing is left to run or the problem is given up.
+        """
+        model = self._model(trials)
+        return {name: model.expectation(name) for name in self.problems}
+
+    def trusts(self, trials: Trials) -> dict[str, float]:
+        """Return how much each source is trusted after some trials: 0 to 1."""
+        return self.sources.trusts(_Labels(self, trials).rankings())
+
+    def encode(self, problem: str, columns: Columns) -> Candidates:
+        """Encode configurations of a problem."""
+        predicted, failed = self.sources.predict(problem, columns)
+        points = self.encoding.points(problem, columns)
+        codes = np.stack([each.codes(columns[each.name]) for each in self.space.parameters], axis=1).astype(np.float64)
+        return Candidates(codes, Points(np.column_stack([points.smooth, PREDICTED_SCALE * predicted]),
+                                        np.column_stack([points.linear, predicted])),
+                          self.encoding.expected(problem, columns), predicted, failed)
+
+    def candidates(self, name: str, fastest: Sequence[Config], rng: np.random.Generator) -> Candidates:
+        """Return the configurations of a problem among which the next trial is chosen.
+
+        Args:
+            fastest: trials near which a large space is searched.
+        """
+        listed = self._listed[name]
+        if listed is not None:
+            return listed
+        features = self.features[name]
+        parts = [self.space.sample(DRAWN_CANDIDATES, rng, features)]
+        for each in self.sources.fastest(name, SOURCE_CANDIDATES):
+            usable = self.space.valid(each, features)
+            parts.append({parameter: column[usable] for parameter, column in each.items()})
+        parts += [self.space.neighbours(config, rng, NEIGHBOURS, features) for config in fastest]
+        return self.encode(name, {each: np.concatenate([part[each] for part in parts]) for each in self.space.names})
+
+    def is_listed(self, name: str) -> bool:
+        """Return whether all configurations of a problem are candidates."""
+        return self._listed[name] is not None
+
+    def _config(self, codes: np.ndarray) -> Config:
+        columns = {each.name: each.decode(codes[place:place + 1]) for place, each in enumerate(self.space.parameters)}
+        return self.space.configs(columns)[0]
+
+    def _list(self, name: str) -> Columns | None:
+        """Return the columns of all different programs of a problem, or None if there are too many."""
+        columns = self.space.enumerate(MAX_LISTED_CANDIDATES, self.features[name])
+        if columns is None or name not in self._grids:
+            return columns
+        programs = dict.fromkeys(map(self._grids[name].canonical, self.space.configs(columns)))
+        return self.space.columns(list(programs))
+
+    def _make_encoding(self, listed: Mapping[str, Columns | None]) -> Encoding:
+        matrices = {name: each for name, each in self.problems.items() if isinstance(each, MatrixFeatures)}
+        grid = self.space.grid
+        if grid is not None and grid.mapping is not None and len(matrices) == len(self.problems):
+            programs = {name: self.space.configs(columns) for name, columns in listed.items()}
+            return WalkEncoding(self.space, matrices, programs, self.estimator)
+        return SpaceEncoding(self.space, {name: _described(each) for name, each in self.problems.items()})
+
+    def _model(self, trials: Trials) -> _Model:
+        """Make the model of one moment; hyperparameters are fitted again if there are many more labels than before."""
+        labels = _Labels(self, trials)
+        rng = np.random.default_rng([self.seed, 2, len(trials.done), len(trials.running)])
+        model = _Model(self, labels, self.sources.trusts(labels.rankings()), rng)
+        count = labels.count
+        if count >= (MIN_LABELS if len(self.problems) > 1 or self.estimator is not None else MIN_RANDOM):
+            if not self._fitted_with <= count < REFIT_GROWTH * self._fitted_with:
+                surrogate = Surrogate(self.sources.extend(self.encoding.priors, model.trusts))
+                if self._fitted_with:
+                    surrogate.mode = self._surrogate.mode
+                self._surrogate, self._fitted_with = surrogate.fit(model.points, model.values), count
+            model.condition(self._surrogate)
+        return model
+
+
+class _Labels:
+    """What has run of every problem: each program once, and the median of its log seconds, infinite for a failure."""
+
+    def __init__(self, engine: Engine, trials: Trials) -> None:
+        repeated: dict[str, dict[Config, list[float]]] = {name: {} for name in engine.problems}
+        for problem, config, seconds in trials.done:
+            repeated[problem].setdefault(config, []).append(seconds)
+        self.configs = {name: list(each) for name, each in repeated.items() if each}
+        self.running = {name: [config for problem, config in trials.running if problem == name]
+                        for name in engine.problems}
+        self.logs = {name: np.array([_log_median(each) for each in repeated[name].values()]) for name in self.configs}
+        self.encoded = {name: engine.encode(name, engine.space.columns(configs))
+                        for name, configs in self.configs.items()}
+
+    @property
+    def count(self) -> int:
+        """How many programs have seconds."""
+        return sum(int(np.isfinite(logs).sum()) for logs in self.logs.values())
+
+    def rankings(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Return what sources predict of every problem's programs, and their log seconds."""
+        return [(self.encoded[name].predicted, self.logs[name]) for name in self.logs]
+
+    def fastest(self, name: str) -> list[Config]:
+        """Return the fastest configurations of a problem."""
+        logs = self.logs.get(name, np.zeros(0))
+        return [self.configs[name][place] for place in np.argsort(logs, kind="stable")[:NEIGHBOURED]
+                if np.isfinite(logs[place])]
+
+
+class _Model:
+    """The surrogate with the labels of one moment; without `condition`, what is known before a model is fitted.
+
+    Attributes:
+        points, values: observations, in units of `scale`, relative to what the formula and trusted sources expect.
+    """
+
+    def __init__(self, engine: Engine, labels: _Labels, trusts: Mapping[str, float], rng: np.random.Generator) -> None:
+        self._engine, self._labels, self.trusts, self._rng = engine, labels, trusts, rng
+        self.candidates = {name: engine.candidates(name, labels.fastest(name), rng) for name in engine.problems}
+        self._base = {name: self._expect(name, each) for name, each in self.candidates.items()}
+        self._tried = {name: self._tried_rows(name) for name in engine.problems}
+        residuals = {name: logs - self._expect(name, labels.encoded[name]) for name, logs in labels.logs.items()}
+        finite = {name: np.isfinite(each) for name, each in residuals.items()}
+        within = [each[finite[name]] - each[finite[name]].mean() for name, each in residuals.items()
+                  if finite[name].any()]
+        self.scale = max(1e-3, float(np.concatenate(within).std())) if within else 1.0
+        self.points = Points.concatenate([self.candidates[next(iter(self.candidates))].points[:0], *(
+            labels.encoded[name].points[finite[name]] for name in residuals)])
+        self.values = np.concatenate([np.zeros(0), *(each[finite[name]] / self.scale
+                                                     for name, each in residuals.items())])
+        self._posterior: Posterior | None = None
+        self._surrogate: Surrogate | None = None
+
+    def condition(self, surrogate: Surrogate) -> None:
+        """Take the surrogate with drawn hyperparameters, given the labels and what is expected of running trials."""
+        self._surrogate, self._drawn = surrogate, surrogate.draw(self._rng)
+        if len(self.values) > MAX_CONDITIONED:
+            rows = np.argsort(self.values, kind="stable")
+            rest = self._rng.permutation(rows[MAX_CONDITIONED // 2:])[:MAX_CONDITIONED // 2]
+            rows = np.concatenate([rows[:MAX_CONDITIONED // 2], rest])
+            self.points, self.values = self.points[rows], self.values[rows]
+        self._posterior = surrogate.condition(self.points, self.values, self._drawn)
+        for name, configs in self._labels.running.items():
+            if configs:
+                self._believe(self._engine.encode(name, self._engine.space.columns(configs)).points)
+
+    def add_running(self, name: str, row: int) -> None:
+        """Count a candidate as running."""
+        self._tried[name] = np.append(self._tried[name], row)
+        self._labels.running[name].append(self._engine._config(self.candidates[name].codes[row]))
+        if self._posterior is not None:
+            self._believe(self.candidates[name].points[[row]])
+
+    def is_given_up(self, name: str) -> bool:
+        """Return whether so many trials of a problem failed, and none had seconds, that others are tried instead."""
+        logs = self._labels.logs.get(name, np.zeros(0))
+        return len(self._engine.problems) > 1 and len(logs) >= MAX_FAILURES and not np.isfinite(logs).any()
+
+    def scores(self, name: str) -> np.ndarray:
+        """Return how much each candidate of a problem is expected to improve log seconds; minus infinity if tried.
+
+        Candidates of a problem without a trial score 1 to 1.5, more if they are expected to be faster.
+        """
+        mean, deviation = self._predict(name)
+        logs = self._labels.logs.get(name, np.zeros(0))
+        if len(logs) or self._labels.running[name]:
+            least = min(logs[np.isfinite(logs)], default=mean.min())
+            score = _improvement(least, mean, deviation) * (1 - self._failure(name))
+            score = score / (1 + (0 if np.isfinite(logs).any() or len(self._engine.problems) == 1 else len(logs)))
+        else:
+            score = 1 + 1 / (1 + np.exp(np.minimum(mean - mean.min() + 5 * self._failure(name), 500)))
+        score[self._tried[name]] = -math.inf
+        return score
+
+    def gain(self, name: str, score: float) -> float:
+        """Return the share of seconds that a score promises; infinite where too little is known to tell."""
+        return -math.expm1(-score) if self._can_tell(name) else math.inf
+
+    def expectation(self, name: str) -> tuple[float, float]:
+        """Return what one more trial and what the best of all candidates would save, see `Engine.expectation`."""
+        scores = self.scores(name)
+        if not len(scores) or scores.max() == -math.inf or self.is_given_up(name):
+            return 0.0, 0.0
+        if not self._can_tell(name) or self._posterior is None:
+            return math.inf, math.inf
+        rows = np.argsort(-scores, kind="stable")[:MAX_JOINT]
+        rows = rows[scores[rows] > -math.inf]
+        mean, covariance = self._posterior.joint(self.candidates[name].points[rows])
+        mean = mean * self.scale + self._base[name][rows]
+        drawn = np.random.default_rng(self._engine.seed).multivariate_normal(
+            mean, covariance * self.scale**2, DRAWS, check_valid="ignore", method="eigh")
+        logs = self._labels.logs[name]
+        regret = np.maximum(0, logs.min() - drawn.min(axis=1)).mean()
+        return -math.expm1(-float(scores.max())), -math.expm1(-float(regret))
+
+    def _expect(self, name: str, encoded: Candidates) -> np.ndarray:
+        """Return log seconds that the formula and trusted sources expect (n,)."""
+        return encoded.expected + self._engine.sources.base(name, encoded.predicted, self.trusts)
+
+    def _predict(self, name: str) -> tuple[np.ndarray, np.ndarray]:
+        """Return the mean and the deviation of log seconds of the candidates of a problem."""
+        candidates, base = self.candidates[name], self._base[name]
+        if self._posterior is not None:
+            mean, deviation = self._posterior.at(candidates.points)
+            return mean * self.scale + base, deviation * self.scale
+        logs = self._labels.logs.get(name, np.zeros(0))
+        finite = np.isfinite(logs)
+        level = (logs[finite] - self._expect(name, self._labels.encoded[name])[finite]).mean() if finite.any() else 0.0
+        if self._engine.estimator is not None:
+            return base + level, np.full(len(base), FORMULA_DEVIATION)
+        random = self._rng.random(len(base))
+        tried = len(logs) + len(self._labels.running[name])
+        if self._engine.sources.names and tried < SOURCE_FIRST:
+            return base + level + 1e-6 * random, np.ones(len(base))
+        return 1e-3 * random + level, np.ones(len(base))
+
+    def _failure(self, name: str) -> np.ndarray:
+        """Return the chance that each candidate fails (n,): that of its neighbours, and of the sources."""
+        candidates = self.candidates[name]
+        sources = SOURCE_FAILURE * candidates.failed.mean(axis=1) if candidates.failed.size else 0.0
+        logs = self._labels.logs.get(name, np.zeros(0))
+        failed = ~np.isfinite(logs)
+        if self._surrogate is None or not failed.any():
+            return np.full(len(candidates), sources) if np.isscalar(sources) else sources
+        ran = self._labels.encoded[name]
+        prior = SOURCE_FAILURE * ran.failed.mean(axis=1) if ran.failed.size else np.full(len(ran), failed.mean())
+        general = sources if candidates.failed.size else failed.mean()
+        among = self._surrogate.correlation(ran.points, ran.points) + FAILURE_NOISE * np.eye(len(ran))
+        weights = np.linalg.solve(among, failed - prior)
+        return np.clip(general + self._surrogate.correlation(candidates.points, ran.points) @ weights, 0, MAX_FAILURE)
+
+    def _can_tell(self, name: str) -> bool:
+        logs = self._labels.logs.get(name, np.zeros(0))
+        return bool(np.isfinite(logs).any()) and self._posterior is not None and (
+            self._engine.estimator is not None or self._labels.count >= MIN_LABELS_TO_END)
+
+    def _believe(self, points: Points) -> None:
+        """Condition on trials that come out as expected."""
+        assert self._posterior is not None
+        self.values = np.append(self.values, self._posterior.at(points)[0])
+        self.points = Points.concatenate([self.points, points])
+        self._posterior = self._surrogate.condition(self.points, self.values, self._drawn)
+
+    def _tried_rows(self, name: str) -> np.ndarray:
+        """Return the rows of candidates that have run or are running."""
+        space, tried = self._engine.space, [*self._labels.configs.get(name, ()), *self._labels.running[name]]
+        if not tried:
+            return np.zeros(0, np.int64)
+        columns = space.columns(tried)
+        codes = np.stack([each.codes(columns[each.name]) for each in space.parameters], axis=1).astype(np.float64)
+        everything = np.concatenate([codes, self.candidates[name].codes])
+        places = np.unique(everything, axis=0, return_inverse=True)[1].reshape(-1)
+        return np.flatnonzero(np.isin(places[len(codes):], places[:len(codes)]))
+
+
+def _constants(name: str, problem: Any, space: SearchSpace) -> dict[str, float]:
+    """Return the numbers of a problem that the constraints of a space read."""
+    described = _described(problem)
+    missing = [each for each in space.features if each not in described]
+    if missing:
+        raise SchemaError(f"problem {name!r} has no {missing[0]}, which the constraints of space {space.name} read")
+    return {each: float(described[each]) for each in space.features}
+
+
+def _described(problem: Any) -> Mapping[str, Any]:
+    """Return the numbers and categories of a problem; of a sparse matrix, its size and the statistics of its rows."""
+    if not isinstance(problem, MatrixFeatures):
+        return problem
+    return {"rows": problem.shape[0], "cols": problem.shape[1], "nnz": max(1, problem.nnz), **problem.statistics}
+
+
+def _log_median(seconds: Sequence[float]) -> float:
+    """Return the logarithm of the median of repeated seconds; infinity if all have failed."""
+    finite = [each for each in seconds if not math.isnan(each)]
+    return math.log(float(np.median(finite))) if finite else math.inf
+
+
+def _improvement(least: float, mean: np.ndarray, deviation: np.ndarray) -> np.ndarray:
+    """Return by how much each value is expected to be below the least (expected improvement)."""
+    deviation = np.maximum(deviation, MIN_DEVIATION)
+    score = (least - mean) / deviation
+    return deviation * (score * norm.cdf(score) + norm.pdf(score))
