@@ -91,6 +91,10 @@ class Points:
         """Count the listed combinations, which are the valid points if there is no rest."""
         return len(next(iter(self.codes.values()), (0,)))
 
+    @property
+    def nbytes(self) -> int:
+        return sum(column.nbytes for column in self.codes.values())
+
     def draw(self, count: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
         """Draw codes of independent valid points, all equally likely; fewer than `count` if they are rare."""
         found, drawn, met = [], 0, 0
@@ -131,13 +135,8 @@ class Points:
         sizes = {name: math.inf if any(self._parameters[each].interval for each in needs[name])
                  else float(len(self._parameters[name].values)) for name in needs}
         groups = [set().union(*(needs[name] for name in rule.names if name in needs)) for rule in rules]
-        groups.append(set(needs))
-        order: list[str] = []
-        while len(order) < len(needs):
-            groups = [names for names in (each.difference(order) for each in groups) if names]
-            nearest = min(groups, key=lambda names: math.prod(sizes[name] for name in names))
-            usable = [name for name in needs if name in nearest and not needs[name].difference({name}, order)]
-            order.append(min(usable, key=sizes.__getitem__))
+        groups.sort(key=lambda names: math.prod(sizes[name] for name in names))
+        order = dict.fromkeys(name for names in (*groups, set(needs)) for name in needs if name in names)
         return sorted(order, key=lambda name: sizes[name] == math.inf)
 
     def _grown(self, name: str, rules: Sequence[Rule]) -> dict[str, np.ndarray] | None:

@@ -22,7 +22,7 @@ from sparloom.space.points import GridRules, Points, Rule
 from sparloom.space.search_parameter import SearchParameter
 from sparloom.space.shared import Value
 
-MAX_CACHED_POINTS = 32
+MAX_CACHED_BYTES = 2**26  # of listed points
 MAX_ROUNDS = 16  # in which a sample is drawn; one or two unless the space has hardly more points
 
 
@@ -302,7 +302,7 @@ class SearchSpace:
             read = {name: value for name, value in known.items() if any(name in rule.names for rule in shared)}
             key = (number, len(shared), *read.items())
             if key not in self._cached_points:
-                if len(self._cached_points) >= MAX_CACHED_POINTS:
+                if sum(each.nbytes for each in self._cached_points.values()) > MAX_CACHED_BYTES:
                     self._cached_points.clear()
                 self._cached_points[key] = Points(group, self._conditions, shared, read)
             found.append(self._cached_points[key])
