@@ -29,7 +29,7 @@ class Unfusable(Unsupported):
     """Tile fusion cannot compile a function; the message names file, line and construct."""
 
 
-class IllegalSchedule(SparloomError):
+class IllegalSchedule(SparloomError, ValueError):
     """A configuration violates a dependence or a limit of its space; the message says which."""
 
 

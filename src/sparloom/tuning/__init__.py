@@ -61,7 +61,7 @@ __all__, __getattr__, __dir__ = attach(__name__, {
         "Optimizer",
     ),
     "campaign": (
-        "Campaign", "MatrixSummary",
+        "Campaign", "ProblemSummary",
     ),
     "tuners": (
         "botorch_search", "kernel_tuner_search", "optimizer_search", "optuna_gp_search", "random_search", "smac_search",

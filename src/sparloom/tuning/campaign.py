@@ -1,17 +1,11 @@
-"""Campaigns: choose which configurations of which matrices to time next, until more would gain little.
+"""Campaigns: choose which configurations of which problems to time next, until more would gain little.
 
-    campaign = Campaign(folder, space, matrices)
+    campaign = Campaign(folder, space, problems)
     for trial in campaign.ask(8):
-        campaign.tell(trial.matrix, trial.config, seconds=run(trial))
+        campaign.tell(trial.problem, trial.config, seconds=run(trial))
 
 What is asked and told lies in the folder, so that a campaign survives the death of its process, and several processes
-of one machine may share it. A Gaussian process over all matrices predicts log seconds of configurations that have not
-run; a formula of the platform, if there is one, is its mean. The configuration that is expected to be fastest runs
-first on each matrix. Then the campaign asks for the configuration, of whichever matrix, that is expected to improve
-most on the best known time of its matrix. A matrix whose first trials all fail gets fewer and is then given up.
-
-Source: expected improvement, Jones et al. 1998; trials that are still running count as if they came out as expected
-(kriging believer, Ginsbourger et al. 2010). Names as in Optuna: ask, tell, trial.
+of one machine may share it. `sparloom.tuning.engine` chooses. Names as in Optuna: ask, tell, trial.
 """
 
 from __future__ import annotations
@@ -20,54 +14,38 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from numbers import Real
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.stats import norm
 
 from sparloom.data import checked_seconds
 from sparloom.errors import SchemaError
 from sparloom.files import append_lines, locked, read_json, read_lines, write_json, write_text
-from sparloom.models import Estimator, GaussianProcess, MatrixFeatures
-from sparloom.space import MAX_LISTED, Config, ConfigSpace, Parameter, Value
-from sparloom.tuning.tuners import REFIT_GROWTH
+from sparloom.models import Estimator, MatrixFeatures
+from sparloom.space import Config, ConfigSpace, SearchSpace
+from sparloom.tuning.engine import ONLY, Engine, Proposal, Trials
+from sparloom.tuning.transfer import Source
 
 ASKED, TOLD, SETTINGS = "asked.jsonl", "told.jsonl", "campaign.json"
-RESULT_KEYS = {"matrix", "config", "seconds", "failure"}  # of `Campaign.tell_all`
+RESULT_KEYS = {"problem", "config", "seconds", "failure"}  # of `Campaign.tell_all`
 TELLING = "telling"  # file that is locked while results are written
-DRAWS = 256  # of the posterior, from which regret is expected
-LEAST_DEVIATION = 1e-9
-LEAST_LABELS = 3  # with which a model is fitted
-LEAST_TO_END = 16  # labels, without an estimate: a model of fewer is too sure of itself
-SMOOTHNESS = 2.5
-ESTIMATE_DEVIATION = 0.2  # of the logarithm of estimated seconds, before anything has run
-MOST_FAILURES = 16  # of a matrix without a success, which is then given up
 
 
 @dataclass(frozen=True)
-class Proposal:
-    """A configuration of a matrix that is worth running."""
-
-    matrix: str
-    config: Config
-
-
-@dataclass(frozen=True)
-class MatrixSummary:
-    """What is known and expected of one matrix.
+class ProblemSummary:
+    """What is known and expected of one problem.
 
     Args:
         config, seconds: the fastest configuration that ran; None if none has.
         trials: how many have run, failures included.
         gain: largest expected improvement of one more trial, as a share of the seconds; infinite as long as too
-            little has run to tell, 0 if no configuration is left or the matrix is given up.
+            little has run to tell, 0 if no configuration is left or the problem is given up.
         regret: by how much the best of all configurations is expected to be faster, likewise.
     """
 
-    matrix: str
+    problem: str
     config: Config | None
     seconds: float | None
     trials: int
@@ -80,42 +58,36 @@ class Campaign:
 
     Args:
         folder: created if it is not there.
-        space: configurations of the platform and operation.
-        matrices: features by name.
+        space: configurations.
+        problems: by name: features (a dict of numbers and categories, the same ones for all), or sparse matrices. None:
+            there is one problem, named "", without features.
+        sources: trials of other devices, problem sizes, versions or a simulator, from which the first trials are
+            chosen, and later ones as far as they rank the trials of this campaign well.
         estimator: seconds by a formula of the platform, if there is one.
         conditions: what else seconds depend on, such as the machine or a command, in types of JSON. Other values are
             refused once there is a result with seconds.
         seed: of what is drawn.
 
     Raises:
-        SchemaError: the folder holds a campaign of another space, of other matrices, that is of other names or
-            patterns, or under other conditions, or a damaged file.
+        SchemaError: the folder holds a campaign of another space, of other problems, that is of other names,
+            features or patterns, or under other conditions, or a damaged file; a source has no parameter in common with
+            the space.
         OSError: a new campaign cannot be written, such as to a full disk. One that is there opens even so,
                 unless its conditions change.
-        ValueError: there is no matrix, or the space has more than `MAX_LISTED` configurations, all of which are scored.
+        ValueError: there is no problem.
     """
 
-    def __init__(self, folder: Path | str, space: ConfigSpace, matrices: Mapping[str, MatrixFeatures], *,
-                 estimator: Estimator | None = None, conditions: Mapping[str, Any] | None = None, seed: int = 0
-                 ) -> None:
-        if not matrices:
-            raise ValueError("a campaign without matrices: give at least one")
-        if len(space) > MAX_LISTED:
-            raise ValueError(f"{space.name} has {len(space)} configurations, and a campaign scores all of them for "
-                             f"every trial: give a space of at most {MAX_LISTED}")
-        self.folder, self.space, self.matrices = Path(folder), space, dict(matrices)
-        self.estimator, self.seed = estimator, seed
+    def __init__(self, folder: Path | str, space: SearchSpace | ConfigSpace, problems: Mapping[str, Any] | None = None,
+                 *, sources: Sequence[Source] = (), estimator: Estimator | None = None,
+                 conditions: Mapping[str, Any] | None = None, seed: int = 0) -> None:
+        self.folder, self.seed = Path(folder), seed
+        self.problems = {ONLY: {}} if problems is None else dict(problems)
+        self._engine = Engine(space, self.problems, sources=sources, estimator=estimator, seed=seed)
+        self.space = self._engine.space
         self.folder.mkdir(parents=True, exist_ok=True)
-        sizes = {name: [*view.shape, view.nnz] for name, view in sorted(self.matrices.items())}
-        patterns = {name: view.digest for name, view in sorted(self.matrices.items())}
-        self._open_folder({"space": space.digest(), "matrices": sizes, "patterns": patterns},
+        described = {name: _identity(each) for name, each in sorted(self.problems.items())}
+        self._open_folder({"space": self.space.digest(), "problems": described},
                           json.loads(json.dumps(dict(conditions or {}))))
-        self._spaces = {name: space.bind(view.shape) for name, view in self.matrices.items()}
-        self._programs = {name: list(dict.fromkeys(map(bound.canonical, bound)))  # one of those that do not differ
-                          for name, bound in self._spaces.items()}
-        self._model: GaussianProcess | None = None
-        self._learned: pd.DataFrame | None = None  # labels to which the model was fitted
-        self._tuned_with = 0  # number of labels to which its hyperparameters were fitted
 
     def ask(self, count: int, *, tolerance: float = 0.0) -> list[Proposal]:
         """Choose the next trials, at most `count`, and remember that they are running.
@@ -123,36 +95,36 @@ class Campaign:
         Trials that were asked but not told count as running: see `pending` and `forget`.
 
         Args:
-            tolerance: choose no more once one more trial of each matrix is expected to gain less, in the mean, than
+            tolerance: choose no more once one more trial of each problem is expected to gain less, in the mean, than
                 this share of the seconds.
         """
         if count < 1:
             raise ValueError(f"ask({count}): ask for at least one trial")
         with locked(self.folder / "lock"):
-            chosen = self._choose(count, tolerance)
-            append_lines(self.folder / ASKED, [json.dumps({"matrix": trial.matrix, "config": trial.config.key})
+            chosen = self._engine.choose(self._trials(self._told()), count, tolerance=tolerance)
+            append_lines(self.folder / ASKED, [json.dumps({"problem": trial.problem, "config": trial.config.key})
                                                for trial in chosen])
         return chosen
 
-    def tell(self, matrix: str, config: Config | str | Mapping[str, Any], *, seconds: float | None = None,
+    def tell(self, problem: str, config: Config | str | Mapping[str, Any], *, seconds: float | None = None,
              failure: str | None = None) -> None:
         """Add what came out of a trial, asked for or not; it is on disk when this returns.
 
         Several results of one program are repetitions, of which the median counts. Configurations that are the same
-        program on this matrix are not told apart.
+        program on this problem are not told apart.
 
         Args:
             config: a configuration, its key, or a dict of all parameters.
-            seconds: of the run, or any number in proportion to them, with the same factor on all matrices.
+            seconds: of the run, or any number in proportion to them, with the same factor on all problems.
             failure: why there are none.
 
         Raises:
-            ValueError: the matrix, a parameter or its value is unknown, seconds are not positive and finite, or both or
-                none of seconds and failure are given.
+            ValueError: the problem is unknown, seconds are not positive and finite, or both or none of seconds and
+                failure are given.
             IllegalSchedule: the space does not have the configuration.
             TypeError: the configuration is something else.
         """
-        row = self._row(matrix, config, seconds=seconds, failure=failure)
+        row = self._row(problem, config, seconds=seconds, failure=failure)
         with locked(self.folder / TELLING):
             append_lines(self.folder / TOLD, [json.dumps(row)])
 
@@ -160,61 +132,51 @@ class Campaign:
         """Add what came out of many trials; all of it is on disk when this returns, and nothing if it raises.
 
         Args:
-            results: arguments of `tell` by name: matrix, config, and seconds or failure.
+            results: arguments of `tell` by name: problem, config, and seconds or failure.
 
         Raises:
             ValueError, IllegalSchedule, TypeError: as `tell`.
         """
         rows = []
         for number, result in enumerate(results, start=1):
-            if not isinstance(result, Mapping) or not {"matrix", "config"} <= result.keys() <= RESULT_KEYS:
-                raise TypeError(f"result {number} is {result!r:.200}: give a dict with matrix, config, and seconds or "
+            if not isinstance(result, Mapping) or not {"problem", "config"} <= result.keys() <= RESULT_KEYS:
+                raise TypeError(f"result {number} is {result!r:.200}: give a dict with problem, config, and seconds or "
                                 "failure")
             rows.append(json.dumps(self._row(**result)))
         with locked(self.folder / TELLING):
             append_lines(self.folder / TOLD, rows)
 
-    def _row(self, matrix: str, config: Config | str | Mapping[str, Any], *, seconds: float | None = None,
+    def _row(self, problem: str, config: Config | str | Mapping[str, Any], *, seconds: float | None = None,
              failure: str | None = None) -> dict[str, Any]:
         """Check a result; return its row in the journal."""
-        if not isinstance(matrix, str) or matrix not in self.matrices:
-            raise ValueError(f"matrix {matrix!r} is not in this campaign: {', '.join(sorted(self.matrices)[:5])}, ...")
-        key = self.program(matrix, config).key
+        key = self.program(problem, config).key
         if (seconds is None) == (failure is None):
-            raise ValueError(f"{matrix}, {key}: give either seconds or failure")
+            raise ValueError(f"{problem}, {key}: give either seconds or failure")
         if seconds is not None:
-            seconds = checked_seconds(seconds, lambda _: f"{matrix}, {key}").item()
-        return {"matrix": matrix, "config": key, "seconds": seconds,
+            seconds = checked_seconds(seconds, lambda _: f"{problem}, {key}").item()
+        return {"problem": problem, "config": key, "seconds": seconds,
                 "failure": None if failure is None else str(failure)}
 
-    def program(self, matrix: str, config: Config | str | Mapping[str, Any]) -> Config:
-        """Return the configuration that stands for all that are the same program on a matrix, see `tell`."""
-        if isinstance(config, str):
-            config = Config.parse(self.space.name, config)
-        elif isinstance(config, Mapping):
-            config = _config(self.space, config)
-        elif not isinstance(config, Config):
-            raise TypeError(f"config is of type {type(config).__name__}: give a Config, its key such as "
-                            f"{self.space.default().key!r}, or a dict of all parameters")
-        self.space.validate(config)
-        return self._spaces[matrix].canonical(config)
+    def program(self, problem: str, config: Config | str | Mapping[str, Any]) -> Config:
+        """Return the configuration that stands for all that are the same program on a problem, see `tell`."""
+        return self._engine.program(problem, config)
 
     def pending(self) -> list[Proposal]:
         """Return the trials that were asked for, not forgotten, and not told."""
         return self._pending(self._told())
 
     def _pending(self, rows: Sequence[Mapping[str, Any]]) -> list[Proposal]:
-        told = {(row["matrix"], row["config"]) for row in rows}
+        told = {(row["problem"], row["config"]) for row in rows}
         open_: dict[tuple[str, str], bool] = {}
         for row in self._read(ASKED):
-            open_[row["matrix"], row["config"]] = not row.get("forgotten", False)
-        return [Proposal(matrix, Config.parse(self.space.name, key)) for (matrix, key), is_open in open_.items()
-                if is_open and (matrix, key) not in told]
+            open_[row["problem"], row["config"]] = not row.get("forgotten", False)
+        return [Proposal(problem, self._engine.program(problem, key)) for (problem, key), is_open in open_.items()
+                if is_open and (problem, key) not in told]
 
     def forget(self, trial: Proposal) -> None:
         """Stop waiting for a trial, so that it may be asked for again."""
         append_lines(self.folder / ASKED, [json.dumps(
-            {"matrix": trial.matrix, "config": trial.config.key, "forgotten": True})])
+            {"problem": trial.problem, "config": trial.config.key, "forgotten": True})])
 
     def forget_failures(self) -> int:
         """Stop counting the failures, so that their trials may be asked for again; return how many there were."""
@@ -222,7 +184,7 @@ class Campaign:
             rows = self._read(TOLD)
             failed = [row for row in rows if row["failure"] is not None and not row.get("forgotten", False)]
             append_lines(self.folder / ASKED, [json.dumps(
-                {"matrix": row["matrix"], "config": row["config"], "forgotten": True}) for row in failed])
+                {"problem": row["problem"], "config": row["config"], "forgotten": True}) for row in failed])
             for row in failed:
                 row["forgotten"] = True
             if failed:
@@ -230,7 +192,7 @@ class Campaign:
         return len(failed)
 
     def labels(self) -> pd.DataFrame:
-        """Return the results with seconds: matrix, config, seconds; medians of repetitions."""
+        """Return the results with seconds: problem, config, seconds; medians of repetitions."""
         return _labels(self._told())
 
     def count(self) -> int:
@@ -238,115 +200,37 @@ class Campaign:
         return len(self._told())
 
     def history(self, *, forgotten: bool = False) -> pd.DataFrame:
-        """Return all results in the order in which they came: matrix, config, seconds, failure.
+        """Return all results in the order in which they came: problem, config, seconds, failure.
 
         Args:
             forgotten: with the failures that `forget_failures` no longer counts.
         """
         rows = self._read(TOLD) if forgotten else self._told()
-        return pd.DataFrame(rows, columns=["matrix", "config", "seconds", "failure"]).astype({"seconds": float})
+        return pd.DataFrame(rows, columns=["problem", "config", "seconds", "failure"]).astype({"seconds": float})
 
-    def summary(self) -> list[MatrixSummary]:
-        """Return what is known and expected of every matrix."""
+    def summary(self) -> list[ProblemSummary]:
+        """Return what is known and expected of every problem."""
         rows = self._told()
-        labels, taken = _labels(rows), {(row["matrix"], row["config"]) for row in rows}
-        model, found, rng = self._fitted(labels), [], np.random.default_rng(self.seed)
-        for name in self.matrices:
-            known, left = labels[labels["matrix"] == name], self._open(name, taken)
-            trials = [row for row in rows if row["matrix"] == name]
-            config, seconds, gain, regret = None, None, math.inf, math.inf
-            if not known.empty:
-                best = known.loc[known["seconds"].idxmin()]
-                config, seconds = Config.parse(self.space.name, best["config"]), float(best["seconds"])
-            if not left or (config is None and len(trials) >= MOST_FAILURES):
-                gain = regret = 0.0
-            elif seconds is not None and model is not None and self._can_tell(labels):
-                mean, covariance = (part[left] for part in self._posterior(model, name))
-                covariance, least = covariance[:, left], math.log(seconds)
-                gain = -math.expm1(-_improvement(least, mean, _deviation(covariance)).max())
-                draws = rng.multivariate_normal(mean, covariance, DRAWS, check_valid="ignore", method="eigh")
-                regret = -math.expm1(-float(np.maximum(0, least - draws.min(axis=1)).mean()))
-            found.append(MatrixSummary(name, config, seconds, len(trials), gain, regret))
+        labels, expected = _labels(rows), self._engine.expectation(self._trials(rows))
+        found = []
+        for name, (gain, regret) in expected.items():
+            seen = labels[labels["problem"] == name]
+            best = None if seen.empty else seen.loc[seen["seconds"].idxmin()]
+            found.append(ProblemSummary(
+                name, None if best is None else self._engine.program(name, best["config"]),
+                None if best is None else float(best["seconds"]), sum(row["problem"] == name for row in rows), gain,
+                regret))
         return found
 
-    def _choose(self, count: int, tolerance: float) -> list[Proposal]:
-        rows = self._told()
-        labels, running = _labels(rows), self._pending(rows)
-        taken = {(row["matrix"], row["config"]) for row in rows} | {(each.matrix, each.config.key) for each in running}
-        failures = {name: sum(row["matrix"] == name for row in rows) for name in self.matrices}
-        failures |= dict.fromkeys(labels["matrix"].unique(), 0)
-        model, begun = self._fitted(labels), {matrix for matrix, _ in taken}
-        choices = [name for name in self.matrices if failures[name] < MOST_FAILURES]
-        scores = {name: self._scores(model, name, labels, running, begun=name in begun) / (1 + failures[name])
-                  for name in choices}
-        sure = set(labels["matrix"]) if model is not None and self._can_tell(labels) else set()
-        chosen: list[Proposal] = []
-        while len(chosen) < count:
-            options = {name: self._open(name, taken) for name in choices}
-            best = {name: max((scores[name][index], -index) for index in indices)
-                    for name, indices in options.items() if indices}
-            gain = sum(-math.expm1(-score) if name in sure else math.inf for name, (score, _) in best.items())
-            if not best or gain / len(self.matrices) < tolerance:
-                break
-            name = max(best, key=lambda each: best[each][0])
-            trial = Proposal(name, self._programs[name][-best[name][1]])
-            chosen.append(trial)
-            running.append(trial)
-            taken.add((name, trial.config.key))
-            scores[name] = self._scores(model, name, labels, running, begun=True) / (1 + failures[name])
-        return chosen
+    def trusts(self) -> pd.DataFrame:
+        """Return how much each source was trusted before the first trial and after each: a column for each, 0 to 1."""
+        done = self._trials(self._told()).done
+        return pd.DataFrame([self._engine.trusts(Trials(done[:count])) for count in range(len(done) + 1)])
 
-    def _scores(self, model: GaussianProcess | None, name: str, labels: pd.DataFrame, running: Sequence[Proposal], *,
-                begun: bool) -> np.ndarray:
-        """Return expected improvements; without a trial of the matrix, 1 to 1.5, larger for faster configurations."""
-        mean, covariance = self._posterior(model, name)
-        if not begun:
-            return 1 + 1 / (1 + np.exp(mean - mean.min()))
-        indices = {config.key: index for index, config in enumerate(self._programs[name])}
-        waiting = [indices[trial.config.key] for trial in running if trial.matrix == name]
-        known = labels[labels["matrix"] == name]
-        logs = np.log(known["seconds"].to_numpy())
-        listed = known["config"].isin(indices).to_numpy()
-        if model is None and listed.any():  # the unit is unknown until a model is fitted
-            mean = mean + (logs[listed] - mean[known.loc[listed, "config"].map(indices)]).mean()
-        covariance = _believed(covariance, waiting)
-        least = min([*logs, *mean[waiting]], default=mean.min())
-        return _improvement(least, mean, _deviation(covariance))
-
-    def _can_tell(self, labels: pd.DataFrame) -> bool:
-        """Return whether there are enough labels to expect what more trials gain."""
-        return self.estimator is not None or len(labels) >= LEAST_TO_END
-
-    def _open(self, name: str, taken: set[tuple[str, str]]) -> list[int]:
-        """Return the indices of programs of a matrix that have not run and are not running."""
-        return [index for index, config in enumerate(self._programs[name]) if (name, config.key) not in taken]
-
-    def _fitted(self, labels: pd.DataFrame) -> GaussianProcess | None:
-        """Fit the model to new labels, if there are any; return None if there are too few.
-
-        Its hyperparameters are fitted again whenever there are a quarter more labels, which takes long if there are
-        many.
-        """
-        if len(labels) < LEAST_LABELS or labels.equals(self._learned):
-            return self._model
-        model = GaussianProcess(smoothness=SMOOTHNESS)
-        model = model if self.estimator is None else model.with_estimate(self.estimator)
-        if self._model is not None and len(labels) < REFIT_GROWTH * self._tuned_with:
-            model = model.with_hyperparameters(self._model)
-        else:
-            self._tuned_with = len(labels)
-        self._model, self._learned = model.fit(labels, space=self.space, matrices=self.matrices), labels
-        return self._model
-
-    def _posterior(self, model: GaussianProcess | None, name: str) -> tuple[np.ndarray, np.ndarray]:
-        """Return the mean and the covariance of log seconds of the programs of a matrix."""
-        view, programs = self.matrices[name], self._programs[name]
-        if model is not None:
-            return model.posterior(view, programs)
-        if self.estimator is not None:
-            return np.log(self.estimator(view, programs)), ESTIMATE_DEVIATION**2 * np.eye(len(programs))
-        rng = np.random.default_rng([self.seed, *name.encode()])  # nothing is known: any order
-        return 1e-3 * rng.permutation(len(programs)), np.eye(len(programs))
+    def _trials(self, rows: Sequence[Mapping[str, Any]]) -> Trials:
+        done = [(row["problem"], self._engine.program(row["problem"], row["config"]),
+                 math.nan if row["seconds"] is None else row["seconds"]) for row in rows]
+        return Trials(done, [(each.problem, each.config) for each in self._pending(rows)])
 
     def _open_folder(self, settings: dict[str, Any], conditions: dict[str, Any]) -> None:
         """Store the settings of a new campaign, or compare them; conditions may change until seconds are told."""
@@ -356,9 +240,10 @@ class Campaign:
             before = stored["conditions"]
             for name, value in settings.items():
                 if stored[name] != value:
-                    other = name if name != "patterns" else "matrices of the same sizes, such as " + next(
-                        each for each in value if stored[name].get(each) != value[each])
-                    raise SchemaError(f"{self.folder} holds a campaign with other {other}: choose an empty folder")
+                    other = next((f", such as {each!r}" for each in value if name == "problems"
+                                  and stored[name].get(each) != value[each]), "")
+                    raise SchemaError(f"{self.folder} holds a campaign with other {name}{other}: choose an empty folder"
+                                      )
             if any(row["seconds"] is not None for row in self._told()):
                 for name, value in conditions.items():
                     if before.get(name, value) != value:
@@ -385,7 +270,7 @@ def _stored_settings(path: Path) -> dict[str, Any]:
     """Read the settings of a campaign."""
     try:
         stored = read_json(path)
-        kinds = {"space": str, "matrices": dict, "patterns": dict, "conditions": dict}
+        kinds = {"space": str, "problems": dict, "conditions": dict}
         wrong = [name for name, kind in kinds.items() if not isinstance(stored[name], kind)]
     except (ValueError, RecursionError, KeyError, TypeError) as error:
         raise SchemaError(f"{path} is damaged or of an earlier version ({error!r}): choose an empty folder") from None
@@ -395,47 +280,13 @@ def _stored_settings(path: Path) -> dict[str, Any]:
 
 
 def _labels(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """Return the results with seconds: matrix, config, seconds; medians of repetitions."""
-    frame = pd.DataFrame([row for row in rows if row["seconds"] is not None], columns=["matrix", "config", "seconds"])
-    return frame.groupby(["matrix", "config"], as_index=False, sort=True)["seconds"].median()
+    """Return the results with seconds: problem, config, seconds; medians of repetitions."""
+    frame = pd.DataFrame([row for row in rows if row["seconds"] is not None], columns=["problem", "config", "seconds"])
+    return frame.groupby(["problem", "config"], as_index=False, sort=True)["seconds"].median()
 
 
-def _config(space: ConfigSpace, values: Mapping[str, Any]) -> Config:
-    """Make a configuration of a dict of all parameters, whose numbers may be of any type, also texts.
-
-    Raises:
-        ValueError: names the parameter that is unknown, missing or has no such value.
-    """
-    names = [each.name for each in space.parameters]
-    for name in [*values, *names]:
-        if name not in names or name not in values:
-            reason = "is no parameter" if name in values else "is missing"
-            raise ValueError(f"configuration {dict(values)}: {name!r} {reason}: give {', '.join(names)}")
-    return Config(space.name, tuple((each.name, _value(each, values[each.name])) for each in space.parameters))
-
-
-def _value(parameter: Parameter, value: Any) -> Value:
-    for allowed in parameter.values:
-        if str(value) == str(allowed) or (isinstance(value, Real) and value == allowed):
-            return allowed
-    raise ValueError(f"{parameter.name}={value!r} is not in the space: its values are "
-                     f"{', '.join(map(str, parameter.values))}")
-
-
-def _improvement(least: float, mean: np.ndarray, deviation: np.ndarray) -> np.ndarray:
-    """Return by how much each value is expected to be below the least (expected improvement)."""
-    deviation = np.maximum(deviation, LEAST_DEVIATION)
-    score = (least - mean) / deviation
-    return deviation * (score * norm.cdf(score) + norm.pdf(score))
-
-
-def _deviation(covariance: np.ndarray) -> np.ndarray:
-    return np.sqrt(np.maximum(np.diag(covariance), 0))
-
-
-def _believed(covariance: np.ndarray, indices: Sequence[int]) -> np.ndarray:
-    """Condition a covariance on the values at some indices."""
-    if not indices:
-        return covariance
-    known = covariance[np.ix_(indices, indices)] + LEAST_DEVIATION * np.eye(len(indices))
-    return covariance - covariance[:, indices] @ np.linalg.solve(known, covariance[indices])
+def _identity(problem: Any) -> Any:
+    """Return what tells problems apart, in types of JSON: features, or the digest of a matrix."""
+    if isinstance(problem, MatrixFeatures):
+        return [*problem.shape, problem.nnz, problem.digest]
+    return {name: value.item() if isinstance(value, np.generic) else value for name, value in problem.items()}

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import norm
 
-from sparloom.errors import SchemaError
+from sparloom.errors import IllegalSchedule, SchemaError
 from sparloom.models import Estimator, MatrixFeatures, Points, Posterior, Surrogate
 from sparloom.space import Columns, Config, ConfigSpace, SearchSpace
 from sparloom.tuning.encoding import Encoding, SpaceEncoding, WalkEncoding
@@ -125,6 +125,7 @@ class Engine:
                         for name, columns in listed.items()}
         self._surrogate = Surrogate(self.sources.extend(self.encoding.priors, {}))
         self._fitted_with = 0
+        self._programs: dict[tuple[str, str | None], Config] = {}  # (problem, key) -> what `program` returns
 
     def program(self, problem: str, config: Config | Mapping[str, Any] | str) -> Config:
         """Return the configuration that stands for all that are the same program on a problem.
@@ -134,14 +135,23 @@ class Engine:
             IllegalSchedule: the space does not have the configuration.
             TypeError: the configuration is something else.
         """
-        if problem not in self.problems:
-            raise ValueError(f"problem {problem!r} is not among {', '.join(sorted(self.problems)[:5])}")
+        if not isinstance(problem, str) or problem not in self.problems:
+            names = ", ".join(sorted(self.problems)[:5])
+            raise ValueError(f"problem {problem!r} is not in this campaign: it has {names}, ...")
         if not isinstance(config, Config | Mapping | str):
             raise TypeError(f"config is of type {type(config).__name__}: give a Config, its key such as "
                             f"{self.space.default().key!r}, or a dict of all parameters")
-        values = dict(config.values) if isinstance(config, Config) else config
-        parsed = self.space.parse(values, self.features[problem])
-        return self._grids[problem].canonical(parsed) if problem in self._grids else parsed
+        if isinstance(config, Config) and config.space != self.space.name:
+            raise IllegalSchedule(f"configuration {config} belongs to space {config.space}, not to {self.space.name}")
+        key = problem, config.key if isinstance(config, Config) else config if isinstance(config, str) else None
+        if key not in self._programs:
+            values = dict(config.values) if isinstance(config, Config) else config
+            parsed = self.space.parse(values, self.features[problem])
+            program = self._grids[problem].canonical(parsed) if problem in self._grids else parsed
+            if key[1] is None:
+                return program
+            self._programs[key] = program
+        return self._programs[key]
 
     def choose(self, trials: Trials, count: int, *, tolerance: float = 0.0) -> list[Proposal]:
         """Choose the next trials, at most `count`.

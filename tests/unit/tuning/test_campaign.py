@@ -18,7 +18,8 @@ from sparloom.models import MatrixFeatures
 from sparloom.space import read_description
 from sparloom.sparse import Pattern
 from sparloom.tuning import Campaign, Proposal
-from sparloom.tuning.campaign import LEAST_TO_END, MOST_FAILURES, TOLD
+from sparloom.tuning.campaign import TOLD
+from sparloom.tuning.engine import MAX_FAILURES, MIN_LABELS_TO_END
 
 CHIP = """
 name: chip
@@ -56,17 +57,17 @@ def seconds(view: MatrixFeatures, config) -> float:
     return 1e-4 * view.nnz * unpack + 0.01 * (1 - 0.2 * config["prefetch"]) * blocks + 0.05 * config["prefetch"]
 
 
-def regret(campaign: Campaign) -> float:
+def regret(campaign: Campaign, space) -> float:
     """Geometric mean of the time of the best known configuration over that of the best."""
-    labels = campaign.labels().groupby("matrix")["seconds"].min()
-    best = {name: min(seconds(view, config) for config in campaign.space) for name, view in campaign.matrices.items()}
+    labels = campaign.labels().groupby("problem")["seconds"].min()
+    best = {name: min(seconds(view, config) for config in space) for name, view in campaign.problems.items()}
     return math.exp(np.mean([math.log(labels[name] / best[name]) for name in best]))
 
 
 def run(campaign: Campaign, batches: int, count: int) -> Campaign:
     for _ in range(batches):
         for trial in campaign.ask(count):
-            campaign.tell(trial.matrix, trial.config, seconds=seconds(campaign.matrices[trial.matrix], trial.config))
+            campaign.tell(trial.problem, trial.config, seconds=seconds(campaign.problems[trial.problem], trial.config))
     return campaign
 
 
@@ -80,17 +81,18 @@ def test_few_trials_find_nearly_the_best(space, matrices, tmp_path) -> None:
         for name in matrices:
             for config in space.sample(8, rng):
                 other.tell(name, config, seconds=seconds(matrices[name], config))
-        drawn.append(regret(other))
-    assert regret(campaign) < 1.02
-    assert regret(campaign) < min(np.mean(drawn), 1.05)
+        drawn.append(regret(other, space))
+    assert regret(campaign, space) < 1.02
+    assert regret(campaign, space) < min(np.mean(drawn), 1.05)
 
 
 def test_every_matrix_runs_first_and_no_program_twice(space, matrices, tmp_path) -> None:
     campaign = Campaign(tmp_path, space, matrices)
     first = campaign.ask(5)
-    assert {trial.matrix for trial in first} == set(matrices)
+    assert {trial.problem for trial in first} == set(matrices)
     asked = [*first, *campaign.ask(200), *campaign.ask(1000)]
-    assert len(set(asked)) == len(asked) == sum(len(programs) for programs in campaign._programs.values())
+    assert len(set(asked)) == len(asked) == sum(len({space.bind(view.shape).canonical(config) for config in space})
+                                                     for view in matrices.values())
     assert campaign.ask(3) == []
 
 
@@ -100,9 +102,9 @@ def test_the_estimate_comes_first(space, matrices, tmp_path) -> None:
 
     campaign = Campaign(tmp_path, space, matrices, estimator=estimate)
     for trial in campaign.ask(5):
-        view = matrices[trial.matrix]
+        view = matrices[trial.problem]
         assert seconds(view, trial.config) == min(seconds(view, config) for config in space)
-        campaign.tell(trial.matrix, trial.config, seconds=seconds(view, trial.config))
+        campaign.tell(trial.problem, trial.config, seconds=seconds(view, trial.config))
     assert all(each.regret < 0.25 for each in campaign.summary())
 
 
@@ -111,7 +113,7 @@ def test_a_campaign_goes_on_where_it_was(space, matrices, tmp_path) -> None:
     running = campaign.ask(4)
     again = Campaign(tmp_path, space, matrices)
     assert again.pending() == running
-    again.tell(running[0].matrix, running[0].config, failure="out of memory")
+    again.tell(running[0].problem, running[0].config, failure="out of memory")
     again.forget(running[1])
     assert campaign.pending() == running[2:]
     assert campaign.labels().empty
@@ -126,7 +128,7 @@ def test_what_was_told_survives_a_kill(space, matrices, tmp_path) -> None:
         from pathlib import Path
         import json
         for number in itertools.count():
-            append_lines(Path(sys.argv[1]) / "told.jsonl", [json.dumps({"matrix": "m0", "config": sys.argv[2],
+            append_lines(Path(sys.argv[1]) / "told.jsonl", [json.dumps({"problem": "m0", "config": sys.argv[2],
                          "seconds": 1.0 + number, "failure": None})])
             print(number, flush=True)
     """
@@ -139,9 +141,9 @@ def test_what_was_told_survives_a_kill(space, matrices, tmp_path) -> None:
     printed = [50, *map(int, process.communicate()[0].split())]
     assert len(campaign._told()) >= printed[-1]
     with (tmp_path / TOLD).open("ab") as file:
-        file.write(b'{"matrix": "m0", "conf')  # as a crash leaves it
+        file.write(b'{"problem": "m0", "conf')  # as a crash leaves it
     campaign.tell("m1", space.default(), seconds=2.0)
-    assert set(campaign.labels()["matrix"]) == {"m0", "m1"}
+    assert set(campaign.labels()["problem"]) == {"m0", "m1"}
 
 
 def test_askers_at_once_get_different_trials(space, matrices, tmp_path) -> None:
@@ -158,7 +160,7 @@ def test_expected_gain_and_regret_shrink(space, matrices, tmp_path) -> None:
     assert np.mean([each.regret for each in after]) < np.mean([each.regret for each in before])
     assert np.mean([each.gain for each in after]) < 0.05
     for each in after:
-        assert each.seconds == seconds(matrices[each.matrix], each.config)
+        assert each.seconds == seconds(matrices[each.problem], each.config)
     assert sum(each.trials for each in after) == 40
 
 
@@ -168,16 +170,16 @@ def test_one_matrix_is_enough_in_any_unit(space, matrices, tmp_path, count, scal
     campaign = Campaign(tmp_path, space, dict(list(matrices.items())[:count]))
     for told in range(30):
         trials = campaign.ask(1, tolerance=0.002)
-        if told < LEAST_TO_END:
+        if told < MIN_LABELS_TO_END:
             assert [each.gain for each in campaign.summary()] == [math.inf] * count
         if not trials:
             break
-        view = matrices[trials[0].matrix]
-        campaign.tell(trials[0].matrix, trials[0].config, seconds=scale * seconds(view, trials[0].config))
-    assert LEAST_TO_END <= campaign.count() < 30
-    best = {name: min(seconds(view, config) for config in space) for name, view in campaign.matrices.items()}
+        view = matrices[trials[0].problem]
+        campaign.tell(trials[0].problem, trials[0].config, seconds=scale * seconds(view, trials[0].config))
+    assert MIN_LABELS_TO_END <= campaign.count() < 30
+    best = {name: min(seconds(view, config) for config in space) for name, view in campaign.problems.items()}
     for each in campaign.summary():
-        assert each.seconds < 1.03 * scale * best[each.matrix]
+        assert each.seconds < 1.03 * scale * best[each.problem]
         assert each.regret < 0.03
 
 
@@ -192,14 +194,14 @@ def test_a_campaign_ends_once_little_is_to_be_gained(space, matrices, tmp_path) 
 def test_a_matrix_that_always_fails_is_given_up(space, matrices, tmp_path) -> None:
     campaign = Campaign(tmp_path, space, matrices)
     while campaign.count() < 200 and (trials := campaign.ask(1, tolerance=0.002)):
-        name, config = trials[0].matrix, trials[0].config
+        name, config = trials[0].problem, trials[0].config
         campaign.tell(name, config, seconds=None if name == "m0" else seconds(matrices[name], config),
                       failure="empty" if name == "m0" else None)
-    found = {each.matrix: each for each in campaign.summary()}
+    found = {each.problem: each for each in campaign.summary()}
     assert campaign.count() < 100
     assert found["m0"].config is None
     assert found["m0"].gain == 0
-    assert found["m0"].trials <= MOST_FAILURES
+    assert found["m0"].trials <= MAX_FAILURES
     assert regret_of(found, matrices, space) < 1.02
 
 
@@ -268,7 +270,7 @@ def test_other_matrices_of_the_same_size_are_refused(space, tmp_path, change, st
     Campaign(tmp_path, space, views)
     Campaign(tmp_path, space, {"b": features(other), "a": features(Pattern(BAND.shape, BAND.indptr, BAND.indices))})
     for wrong in ({"a": views["b"], "b": views["b"]}, {"a": views["b"], "b": views["a"]}):
-        with pytest.raises(SchemaError, match="other matrices of the same sizes, such as a: choose an empty folder"):
+        with pytest.raises(SchemaError, match="other problems, such as 'a': choose an empty folder"):
             Campaign(tmp_path, space, wrong)
 
 
@@ -284,7 +286,7 @@ def test_configurations_are_told_as_dicts_and_keys(space, matrices, tmp_path, gi
     config = space.parse("block_rows=8,block_cols=all,prefetch=2,codec=delta")
     assert campaign.program("m0", given) == campaign.program("m0", config)
     assert campaign.labels().to_dict("records") == [
-        {"matrix": "m0", "config": campaign.program("m0", config).key, "seconds": 0.5}]
+        {"problem": "m0", "config": campaign.program("m0", config).key, "seconds": 0.5}]
 
 
 RIGHT = {"block_rows": 8, "block_cols": "all", "prefetch": 2, "codec": "delta"}
@@ -315,12 +317,12 @@ def test_many_results_are_told_at_once_or_not_at_all(space, matrices, tmp_path, 
     campaign = Campaign(tmp_path, space, matrices)
     campaign.tell("m1", RIGHT, failure="no memory")
     before = (tmp_path / TOLD).read_bytes()
-    results = [{"matrix": "m0", "config": config, "seconds": 1.0 + number}
+    results = [{"problem": "m0", "config": config, "seconds": 1.0 + number}
                for number, config in enumerate([*space, *space])]
     with pytest.raises(ValueError, match=r"m0, .*: seconds=-1\.0: give a positive number"):
-        campaign.tell_all([*results, {"matrix": "m0", "config": RIGHT, "seconds": -1.0}])
-    for wrong in ({"matrix": "m0", "config": RIGHT, "second": 1.0}, {"matrix": "m0", "seconds": 1.0}, "m0"):
-        with pytest.raises(TypeError, match=f"result {len(results) + 1} is .*: give a dict with matrix, config"):
+        campaign.tell_all([*results, {"problem": "m0", "config": RIGHT, "seconds": -1.0}])
+    for wrong in ({"problem": "m0", "config": RIGHT, "second": 1.0}, {"problem": "m0", "seconds": 1.0}, "m0"):
+        with pytest.raises(TypeError, match=f"result {len(results) + 1} is .*: give a dict with problem, config"):
             campaign.tell_all([*results, wrong])
     assert (tmp_path / TOLD).read_bytes() == before
     flushed.clear()
@@ -343,7 +345,7 @@ space = read_description(folder / "chip.yaml").space("spmm")
 matrix = MatrixFeatures.from_pattern(Pattern((4, 4), np.arange(5), np.arange(4, dtype=np.int32)))
 resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 campaign = Campaign(folder / "state", space, {"m": matrix})
-results = [{"matrix": "m", "config": config, "seconds": 2.0} for config in space]
+results = [{"problem": "m", "config": config, "seconds": 2.0} for config in space]
 try:
     {"ask": lambda: campaign.ask(20), "tell_all": lambda: campaign.tell_all(results),
      "tell": lambda: [campaign.tell(**result) for result in results]}[what]()
@@ -380,7 +382,7 @@ def test_bad_arguments_are_refused(space, matrices, tmp_path) -> None:
     campaign = Campaign(tmp_path, space, matrices)
     key = space.default().key
     for error, message, call in (
-            (ValueError, "matrix 'x' is not in this campaign", lambda: campaign.tell("x", key, seconds=1.0)),
+            (ValueError, "problem 'x' is not in this campaign", lambda: campaign.tell("x", key, seconds=1.0)),
             (ValueError, "seconds=0: give a positive number", lambda: campaign.tell("m0", key, seconds=0)),
             (ValueError, "seconds=nan", lambda: campaign.tell("m0", key, seconds=math.nan)),
             (ValueError, "seconds='1': give a positive number", lambda: campaign.tell("m0", key, seconds="1")),
@@ -390,10 +392,10 @@ def test_bad_arguments_are_refused(space, matrices, tmp_path) -> None:
             (IllegalSchedule, "block_rows", lambda: campaign.tell("m0", key.replace("block_rows=64", "block_rows=5"),
                                                                   seconds=1.0)),
             (ValueError, r"ask\(0\): ask for at least one", lambda: campaign.ask(0)),
-            (ValueError, "a campaign without matrices", lambda: Campaign(tmp_path, space, {})),
-            (SchemaError, "holds a campaign with other matrices",
+            (ValueError, "there is no problem", lambda: Campaign(tmp_path, space, {})),
+            (SchemaError, "holds a campaign with other problems",
              lambda: Campaign(tmp_path, space, {"m0": matrices["m0"]})),
-            (SchemaError, "holds a campaign with other matrices",
+            (SchemaError, "holds a campaign with other problems",
              lambda: Campaign(tmp_path, space, {**matrices, "m0": matrices["m1"]}))):
         with pytest.raises(error, match=message):
             call()
