@@ -16,7 +16,8 @@ _HOMES = {
         "autosage_ablation autosage_decisions autosage_metrics autosage_rows draw_autosage_ablations "
         "draw_autosage_speedups"),
     "designs": (
-        "DESIGN_METHODS design_gains draw_campaign draw_designs draw_sensitivity draw_signs"),
+        "DESIGN_METHODS design_gains draw_campaign draw_designs draw_sensitivity draw_signs"
+        " draw_trusts"),
     "dispatch": (
         "MAKING bound_shares decision_regret device_dispatch_metrics dispatch_metrics dispatch_ratios "
         "dispatch_seconds draw_dispatch"),
@@ -44,7 +45,8 @@ _HOMES = {
     "trees": (
         "JudgedProblems PaperClaim bounded contrast draw_efficiencies draw_learnings "
         "efficiencies efficiency_metrics efficiency_table paired_metrics slice_lead verdict"),
-    "tuners": "draw_tuners leaderboard rank_rows tuner_metrics",
+    "tuners": (
+        "draw_source_gains draw_spaces draw_tuners leaderboard rank_rows source_gains space_metrics tuner_metrics"),
 }
 
 __all__, __getattr__, __dir__ = attach(__name__, {module: names.split() for module, names in _HOMES.items()})

@@ -39,15 +39,22 @@ def draw_campaign(history: pd.DataFrame, stem: Path) -> None:
     """Draw the share of the speed found in the end that was found after each trial.
 
     Args:
-        history: trials in their order: matrix, seconds, NaN for failures.
+        history: trials in their order: problem, seconds, NaN for failures.
     """
-    least = history["seconds"].groupby(history["matrix"]).cummin()
-    names = sorted(set(history["matrix"]))
-    best = pd.DataFrame({name: least.where(history["matrix"] == name) for name in names}).ffill()
+    least = history["seconds"].groupby(history["problem"]).cummin()
+    names = sorted(set(history["problem"]))
+    best = pd.DataFrame({name: least.where(history["problem"] == name) for name in names}).ffill()
     shares = np.exp(np.log(best.min() / best).mean(axis=1)) if best.notna().any(axis=None) else history["seconds"]
     line = Line(np.arange(1, len(shares) + 1), shares, "", "#b5443c", "-")
-    draw_lines({"Best configurations found, mean over matrices": [line]}, stem, x="trials",
+    draw_lines({"Best configurations found, mean over problems": [line]}, stem, x="trials",
                y="share of the final speed", size=(6.0, 3.2))
+
+
+def draw_trusts(trusts: pd.DataFrame, stem: Path) -> None:
+    """Draw how much each source of a campaign was trusted after each trial: a column for each, 0 to 1."""
+    lines = [Line(np.arange(len(trusts)), trusts[name], name, f"C{number % 10}", "-")
+             for number, name in enumerate(trusts)]
+    draw_lines({"Trust in sources": lines}, stem, x="trials", y="trust", size=(6.0, 3.2))
 
 
 def design_gains(table: pd.DataFrame) -> pd.DataFrame:

@@ -242,6 +242,11 @@ class SearchSpace:
         return tuple(each.name for each in self._positive)
 
     @property
+    def varied_names(self) -> tuple[str, ...]:
+        """The parameters that have several values."""
+        return tuple(each.name for each in self._varied)
+
+    @property
     def constraint_names(self) -> tuple[tuple[str, ...], ...]:
         """The names that each constraint reads."""
         return tuple(rule.names for rule in self._rules)

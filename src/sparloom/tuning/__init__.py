@@ -55,13 +55,13 @@ __all__, __getattr__, __dir__ = attach(__name__, {
         "Source",
     ),
     "engine": (
-        "Proposal",
+        "ONLY", "Proposal",
     ),
     "optimizer": (
         "Optimizer",
     ),
     "campaign": (
-        "Campaign", "ProblemSummary",
+        "TOLD", "Campaign", "ProblemSummary",
     ),
     "tuners": (
         "botorch_search", "kernel_tuner_search", "optimizer_search", "optuna_gp_search", "random_search", "smac_search",

@@ -49,6 +49,8 @@ MAX_FAILURE = 0.95  # chance of a failure, beyond which no prediction goes
 SOURCE_FAILURE = 0.5  # chance that a configuration fails which failed on all sources
 FORMULA_DEVIATION = 0.2  # of the logarithm of seconds by a formula, before a model is fitted
 MIN_DEVIATION = 1e-9
+MIN_SCALE = 1e-3
+PRIOR_RESIDUALS = 3  # that count as much as the deviation that a formula is expected to have
 
 
 @dataclass(frozen=True)
@@ -171,8 +173,9 @@ class Engine:
                 break
             name = max(best, key=lambda each: scores[each][best[each]])
             chosen.append(Proposal(name, self._config(model.candidates[name].codes[best[name]])))
-            model.add_running(name, best[name])
-            scores[name] = model.scores(name)
+            if len(chosen) < count:
+                model.add_running(name, best[name])
+                scores[name] = model.scores(name)
         return chosen
 
     def expectation(self, trials: Trials) -> dict[str, tuple[float, float]]:
@@ -299,7 +302,7 @@ class _Model:
         finite = {name: np.isfinite(each) for name, each in residuals.items()}
         within = [each[finite[name]] - each[finite[name]].mean() for name, each in residuals.items()
                   if finite[name].any()]
-        self.scale = max(1e-3, float(np.concatenate(within).std())) if within else 1.0
+        self.scale = _scale(within, None if engine.estimator is None else FORMULA_DEVIATION)
         self.points = Points.concatenate([self.candidates[next(iter(self.candidates))].points[:0], *(
             labels.encoded[name].points[finite[name]] for name in residuals)])
         self.values = np.concatenate([np.zeros(0), *(each[finite[name]] / self.scale
@@ -443,6 +446,15 @@ def _described(problem: Any) -> Mapping[str, Any]:
     if not isinstance(problem, MatrixFeatures):
         return problem
     return {"rows": problem.shape[0], "cols": problem.shape[1], "nnz": max(1, problem.nnz), **problem.statistics}
+
+
+def _scale(within: Sequence[np.ndarray], expected: float | None) -> float:
+    """Return the deviation of residuals around the mean of their problem; with few, mostly what is expected of it."""
+    squares = float(sum((each**2).sum() for each in within))
+    count = sum(map(len, within))
+    if expected is not None:
+        squares, count = squares + PRIOR_RESIDUALS * expected**2, count + PRIOR_RESIDUALS
+    return max(MIN_SCALE, math.sqrt(squares / count)) if count else 1.0
 
 
 def _log_median(seconds: Sequence[float]) -> float:

@@ -70,7 +70,7 @@ def test_a_shell_script_is_a_simulator(build, place) -> None:
     metrics = task(build, place, by_script(place), "budget=45").run(out := out_of(place, "out"))
     progress = pd.read_parquet(out / "progress.parquet")
     assert metrics["trials"] == len(progress) <= 45
-    assert metrics["begun"] == metrics["matrices"] == 3
+    assert metrics["begun"] == metrics["problems"] == 3
     failed = progress[progress["seconds"].isna()]
     assert len(failed) == metrics["failures"]
     assert failed["failure"].str.contains("exit status 3: no memory for").all()
@@ -211,9 +211,9 @@ def test_a_killed_campaign_loses_nothing(build, place, run_command) -> None:
     metrics = resumed.run(out_of(place, "out"))
     assert metrics["trials"] == 14 > before
     lines = pd.read_json(told, lines=True)
-    assert not lines.duplicated(["matrix", "config"]).any()
-    known = set(lines[["matrix", "config"]].itertuples(index=False, name=None))
-    assert known >= {(each.matrix, each.config.key) for each in pending}
+    assert not lines.duplicated(["problem", "config"]).any()
+    known = set(lines[["problem", "config"]].itertuples(index=False, name=None))
+    assert known >= {(each.problem, each.config.key) for each in pending}
 
 
 def test_spade_is_simulated_from_its_estimate(build, place) -> None:
@@ -225,7 +225,7 @@ def test_spade_is_simulated_from_its_estimate(build, place) -> None:
 
 
 @pytest.mark.parametrize(("overrides", "error", "message"), [
-    (["matrices=/nowhere"], ValueError, "matrices=/nowhere: give the folder"),
+    (["matrices=/nowhere"], ValueError, "matrices=/nowhere: there is no such file or folder"),
     (["task.executor=moon", "task.command='echo 1'"], ValueError, r"task\.executor=moon: there are local, slurm"),
     (["task.executor=slurm"], ValueError, r"task\.executor=slurm runs commands, and there is none"),
     (["budget=0"], ValueError, r"task\.budget=0: it must be at least 1"),
@@ -238,7 +238,7 @@ def test_spade_is_simulated_from_its_estimate(build, place) -> None:
     (["task.results=comma.csv"], SchemaError, r"comma\.csv, line 2: ms is '0,5': give a positive number"),
     (["task.results=unit.csv"], SchemaError, r"unit\.csv, line 2: ms is '12ms': give a positive number"),
     (["task.results=square.csv"], SchemaError, r"square\.csv, line 2: ms is '²': give a positive number"),
-    (["task.results=other.csv"], SchemaError, r"other\.csv, line 3: matrix 'm9' is not among those of"),
+    (["task.results=other.csv"], SchemaError, r"other\.csv, line 3: matrix 'm9' is not among those of this campaign"),
 ])
 def test_mistakes_of_the_user(build, place, monkeypatch, overrides, error, message) -> None:
     monkeypatch.chdir(place)
@@ -295,5 +295,5 @@ def test_other_machines_and_matrices_are_refused(build, place) -> None:
                                     before.pattern.shape)
     rolled = matrix[np.random.default_rng(1).permutation(matrix.shape[0])].sorted_indices()
     write_matrix(file, SparseMatrix(Pattern(rolled.shape, rolled.indptr, rolled.indices), rolled.data))
-    with pytest.raises(SchemaError, match=r"other matrices of the same sizes, such as m1"):
+    with pytest.raises(SchemaError, match=r"other problems, such as 'm1'"):
         build("campaign", *given, folder=place).run(out_of(place, "changed"))

@@ -1,7 +1,5 @@
 """Run a campaign: time the configurations that a `Campaign` asks for, by a command, by a platform, or by hand."""
 
-import csv
-import io
 import logging
 import math
 import re
@@ -23,8 +21,16 @@ import pandas as pd
 from rich.table import Table
 
 from sparloom import log
-from sparloom.data import check_columns, described_config, table_rows, to_json_values, write_frame
-from sparloom.errors import IllegalSchedule, SchemaError
+from sparloom.data import table_rows, to_json_values, write_frame, write_t4
+from sparloom.experiments.cognate.campaign_files import (
+    MATRIX,
+    PROBLEM,
+    matrix_files,
+    read_problems,
+    read_results,
+    read_source,
+    write_proposals,
+)
 from sparloom.experiments.cognate.evaluation_data import estimator_of
 from sparloom.experiments.cognate.trial_commands import EXECUTORS, POLL_SECONDS, CommandRunner
 from sparloom.experiments.harness import DEFAULT_WIDTH, FAILURES, conditions_of, exclusive_timing, operands_for
@@ -32,45 +38,54 @@ from sparloom.files import locked, write_text
 from sparloom.measure import TimingProtocol, geomean
 from sparloom.models import MatrixFeatures
 from sparloom.ops import Op
-from sparloom.report import draw_campaign, report_table
-from sparloom.space import TIME_COLUMNS, Config, number_of
-from sparloom.sparse import MATRIX_ENDINGS, SparseMatrix, is_matrix_file, matrix_stem, read_matrix
-from sparloom.tuning import Campaign, MatrixSummary, Proposal
+from sparloom.report import draw_campaign, draw_trusts, report_table
+from sparloom.space import MAX_LISTED, Config, ConfigSpace, SearchSpace, read_description, read_space
+from sparloom.sparse import SparseMatrix, read_matrix
+from sparloom.tuning import ONLY, Campaign, ProblemSummary, Proposal
 
 if TYPE_CHECKING:
     from sparloom.platforms import Platform
 
 logger = logging.getLogger(__name__)
-MATRIX = "matrix"
 FILE = "file"  # in a command
 FIRST_FAILURES = 5  # trials; if all of the first ones fail, the command or the platform is likely wrong
 
 
 @dataclass(frozen=True)
 class RunCampaign:
-    """Spend a budget of trials on a folder of matrices, and say which configuration each should have.
+    """Spend a budget of trials on one problem or several, and say which configuration each should have.
 
     Args:
-        matrices: folder of matrix files, one such file, or a CSV with the column `path` and, if wanted, `matrix`.
+        space: YAML or T1 file that describes the configurations; None: those of the platform.
+        matrices: the problems are sparse matrices: folder of matrix files, one such file, or a CSV with the column
+            `path` and, if wanted, `matrix`.
+        problems: CSV with the column `problem` and a column for each feature. Without it and matrices, there is one
+            problem.
+        sources: what others have measured, from which the campaign starts: folders of campaigns, T4 files, caches of
+            Kernel Tuner, or CSV files of results.
         budget: trials at most, with those that the folder of the campaign holds already.
         batch: trials that are proposed at once where results come by hand.
         jobs: commands that run at once.
         executor: where they run: a key of `EXECUTORS`.
         executor_options: of Slurm's jobs, see `SlurmCommands`.
-        command: runs one trial and prints its seconds as the last word: {file} or {matrix} and the names of all
-            parameters in braces are replaced, quoted for the shell. None: the platform runs it, or results come by
-            hand.
+        command: runs one trial and prints its seconds as the last word: {file} or {matrix}, or {problem} and its
+            features, and the names of all parameters in braces are replaced, quoted for the shell. None: the platform
+            runs it, or results come by hand.
         timeout_seconds: of a command, which is then killed and has failed; None: no limit.
         retry: ask again for trials that have failed.
-        results: CSV of results, with the columns of proposals.csv and seconds, ms, us, ns or cycles; told before
-            anything is asked, without rows that are known. An empty time was not run, any other word is a failure.
-        tolerance: end when one more trial of each matrix is expected to gain less than this share of the time.
+        results: T4 file, or CSV of results, with the columns of proposals.csv and seconds, ms, us, ns or cycles; told
+            before anything is asked, without rows that are known. An empty time was not run, any other word is a
+            failure.
+        tolerance: end when one more trial of each problem is expected to gain less than this share of the time.
         folder: of the campaign, where it goes on.
     """
 
     op: Op
     platform: "Platform"
+    space: str | None
     matrices: str | None
+    problems: str | None
+    sources: Sequence[str]
     budget: int
     batch: int
     jobs: int
@@ -113,68 +128,82 @@ class RunCampaign:
     @property
     def _runs_here(self) -> bool:
         """Whether trials run by a command or by the platform; if not, results come by hand."""
-        return self.command is not None or getattr(self.platform, "runnable", True)
+        return self.command is not None or (self.space is None and getattr(self.platform, "runnable", True))
+
+    @property
+    def _column(self) -> str:
+        """The column of tables that names the problems."""
+        return MATRIX if self.matrices else PROBLEM
 
     @cached_property
     def files(self) -> Mapping[str, Path]:
         """Path of every matrix, by name."""
-        place = Path(str(self.matrices)).expanduser()
-        if is_matrix_file(place):
-            listed = [(matrix_stem(place), place)]
-        elif place.is_dir():
-            paths = [path for path in sorted(place.rglob("*")) if is_matrix_file(path)]
-            listed = [((path.parent.relative_to(place) / matrix_stem(path)).as_posix(), path) for path in paths]
-        else:
-            header, rows = table_rows(place)
-            if "path" not in header:
-                raise SchemaError(f"{place} has no column path: give a folder of matrix files, or a CSV with that "
-                                  "column")
-            listed = [(row.get(MATRIX) or matrix_stem(Path(row["path"])), place.parent / Path(row["path"]).expanduser())
-                      for _, row in rows]
-        found: dict[str, Path] = {}
-        for name, path in listed:
-            if name in found:
-                raise ValueError(f"{path} and {found[name]} are both named {name}: rename one of them, or give a CSV "
-                                 "with the columns matrix and path")
-            found[name] = path
-        if not found:
-            raise ValueError(f"{self.matrices} holds no matrix file, whose names end in {', '.join(MATRIX_ENDINGS)}")
-        return found
+        return matrix_files(Path(str(self.matrices)).expanduser()) if self.matrices else {}
 
     @cached_property
     def campaign(self) -> Campaign:
-        patterns = {name: matrix.pattern for name, matrix in self._matrices.items()}
         conditions: dict[str, Any] = {"command": self.command}  # None: of the platform, or by hand
         if self.command is None:
-            conditions |= {"platform": self.platform.name, **self._platform_conditions()}
+            conditions |= self._platform_conditions()
         if self.results is not None:
-            conditions["unit"] = "cycles" if "cycles" in table_rows(Path(self.results))[0] else "seconds"
+            is_cycles = self.results.endswith(".csv") and "cycles" in table_rows(Path(self.results))[0]
+            conditions["unit"] = "cycles" if is_cycles else "seconds"
             if conditions["unit"] == "cycles" and self._runs_here:
                 raise ValueError(f"{self.results} has cycles, and further trials run here and give seconds: divide "
                                  "cycles by the frequency, in a column named seconds")
         elif self.command is not None:
             conditions["unit"] = "seconds"
         return Campaign(
-            self.folder, self.platform.space(self.op), {
-                name: MatrixFeatures.from_pattern(pattern, name) for name, pattern in patterns.items()},
-            estimator=estimator_of(self.platform, self.op), conditions=conditions, seed=self.seed)
+            self.folder, self._configurations, self._problems, conditions=conditions, seed=self.seed,
+            sources=[read_source(Path(each).expanduser()) for each in self.sources],
+            estimator=None if self.space is not None else estimator_of(self.platform, self.op))
+
+    @cached_property
+    def _configurations(self) -> SearchSpace | ConfigSpace:
+        """The space: for matrices, one that says what its tiles and orders do to a pattern, if it is small enough."""
+        if self.space is None:
+            return self.platform.space(self.op)
+        path = Path(self.space).expanduser()
+        searched = read_space(path)
+        if self.matrices and path.suffix != ".json" and searched.enumerate(MAX_LISTED) is not None:
+            described = read_description(path)
+            if self.op.name in described.operations and not searched.features:
+                return described.space(self.op.name)
+        return searched
+
+    @cached_property
+    def _problems(self) -> Mapping[str, Any] | None:
+        if self.problems is not None:
+            return read_problems(Path(self.problems).expanduser())
+        if not self.matrices:
+            return None
+        return {name: MatrixFeatures.from_pattern(matrix.pattern, name) for name, matrix in self._matrices.items()}
 
     def _platform_conditions(self) -> Mapping[str, Any]:
         """Name what seconds of the platform depend on; those that come by hand were not measured on this machine."""
+        if self.space is not None:
+            return {"space": self.space}
         if self._runs_here:
             made = to_json_values(conditions_of(self.platform, self.op, self.timing).settings)
-            return {**made.pop("platform"), **made}
+            return {"platform": self.platform.name, **made.pop("platform"), **made}
         declared = getattr(self.platform, "conditions", None)
-        return {} if declared is None else declared(self.op)
+        return {"platform": self.platform.name, **({} if declared is None else declared(self.op))}
 
     @cached_property
     def _matrices(self) -> Mapping[str, SparseMatrix]:
         return {name: read_matrix(path).astype(np.float32) for name, path in self.files.items()}
 
     def _check(self) -> None:
-        if not self.matrices or not Path(self.matrices).expanduser().exists():
-            raise ValueError(f"matrices={self.matrices}: give the folder of your matrix files, one file, or a CSV of "
-                             "their paths")
+        if self.matrices and self.problems:
+            raise ValueError(f"matrices={self.matrices} and problems={self.problems}: the problems are the one or the "
+                             "other")
+        if self.space is None and not self.matrices:
+            raise ValueError("what shall be tuned? Give space=<YAML or T1 file>, or matrices=<folder of matrix files> "
+                             "for SPADE")
+        for name in ("space", "matrices", "problems", "results"):
+            path = getattr(self, name)
+            if path and not Path(path).expanduser().exists():
+                raise ValueError(f"{name}={path}: there is no such file or folder")
         for name in ("budget", "batch", "jobs"):
             if getattr(self, name) < 1:
                 raise ValueError(f"task.{name}={getattr(self, name)}: it must be at least 1")
@@ -183,9 +212,14 @@ class RunCampaign:
         if self.command is None and self.executor != "local":
             raise ValueError(f"task.executor={self.executor} runs commands, and there is none: give task.command")
         if self.command is not None:
-            self._line(Proposal(next(iter(self.files)), self.platform.space(self.op).default()))
+            self._line(next(iter(self._problems or {ONLY: {}})), self._space.default())
             self._check_names(self.command)
             self._runner  # noqa: B018 - what it needs is missing before anything is asked
+
+    @property
+    def _space(self) -> SearchSpace:
+        space = self._configurations
+        return space if isinstance(space, SearchSpace) else SearchSpace.from_grid(space)
 
     def _check_names(self, command: str) -> None:
         """Refuse a command that runs the same program for trials that differ.
@@ -194,10 +228,12 @@ class RunCampaign:
             ValueError: names the parameters that the command lacks, or {file}.
         """
         named = {re.split(r"[.\[]", name)[0] for _, name, _, _ in string.Formatter().parse(command) if name}
-        missing = [each.name for each in self.platform.space(self.op).parameters
-                   if len(each.values) > 1 and each.name not in named]
-        if len(self.files) > 1 and not named & {FILE, MATRIX}:
-            missing.append(FILE)
+        missing = [name for name in self._space.varied_names if name not in named]
+        problems = self._problems or {ONLY: {}}
+        features = [] if self.matrices else list(next(iter(problems.values())))
+        tells_apart = {FILE, MATRIX} if self.matrices else {PROBLEM}
+        if len(problems) > 1 and not named & tells_apart and (not features or not set(features) <= named):
+            missing.append(FILE if self.matrices else PROBLEM)
         if missing:
             lacks = ", ".join(f"{{{name}}}" for name in missing)
             raise ValueError(f"task.command {command!r} lacks {lacks}: trials that differ only in these would be the "
@@ -226,8 +262,8 @@ class RunCampaign:
                     break
                 trials = [again.pop(0)] if again else campaign.ask(1, tolerance=self.tolerance)
                 if not trials:
-                    why = (f"one more trial of each matrix is expected to gain less than {self.tolerance:.2%}, or none "
-                           "is left: task.tolerance=<less> continues")
+                    why = (f"one more trial of each problem is expected to gain less than {self.tolerance:.2%}, or "
+                           "none is left: task.tolerance=<less> continues")
                     break
                 running.add(pool.submit(self._try, trials[0]))
             if not running:
@@ -255,19 +291,19 @@ class RunCampaign:
         if found is None:
             return
         failed = isinstance(found, str)
-        self.campaign.tell(proposal.matrix, proposal.config, seconds=None if failed else found,
+        self.campaign.tell(proposal.problem, proposal.config, seconds=None if failed else found,
                            failure=found if failed else None)
-        logger.info("%s, %s: %s", proposal.matrix, proposal.config, found if failed else f"{found:.6g} s")
+        logger.info("%s, %s: %s", proposal.problem, proposal.config, found if failed else f"{found:.6g} s")
 
     def _time(self, proposal: Proposal) -> float | str | None:
         """Return seconds, or why there are none; None: the trial was stopped."""
         if self.command is not None:
-            line = self._line(proposal)
+            line = self._line(proposal.problem, proposal.config)
             found = self._runner.run(line, self.timeout_seconds)
             if not found.started:
                 raise ValueError(f"task.command cannot be run: {line}: {found.failure}")
             return found.failure if found.seconds is None else found.seconds
-        matrix, width = self._matrices[proposal.matrix], getattr(self.platform, "width", DEFAULT_WIDTH)
+        matrix, width = self._matrices[proposal.problem], getattr(self.platform, "width", DEFAULT_WIDTH)
         operands = operands_for(self.platform, self.op, matrix, width, self.seed)
         try:
             measurement = self.platform.measure(self.op, operands, proposal.config, self.timing)
@@ -275,14 +311,17 @@ class RunCampaign:
             return f"{type(error).__name__}: {error}"
         return measurement.best if measurement.failure is None else measurement.failure
 
-    def _line(self, proposal: Proposal) -> str:
+    def _line(self, problem: str, config: Config) -> str:
         """Fill in the command."""
         assert self.command is not None
-        parameters = dict(proposal.config.values)
-        if FILE in parameters or MATRIX in parameters:
-            raise ValueError(f"{self.platform.name} has a parameter named {FILE} or {MATRIX}, which task.command "
-                             "replaces by the matrix: rename it")
-        values = {FILE: self.files[proposal.matrix], MATRIX: proposal.matrix, **parameters}
+        parameters = dict(config.values)
+        described = {FILE: self.files[problem], MATRIX: problem} if self.matrices else {
+            PROBLEM: problem, **(self._problems or {ONLY: {}})[problem]}
+        twice = parameters.keys() & described.keys()
+        if twice:
+            raise ValueError(f"{self._space.name} has a parameter named {min(twice)}, which task.command replaces by "
+                             "what it is of the problem: rename it")
+        values = {**described, **parameters}
         try:
             return self.command.format(**{name: shlex.quote(str(value)) for name, value in values.items()})
         except KeyError as error:
@@ -301,12 +340,7 @@ class RunCampaign:
         trials, left = self.campaign.pending(), self.budget - self.campaign.count()
         if (more := min(self.batch, left) - len(trials)) > 0:
             trials += self.campaign.ask(more, tolerance=self.tolerance)
-        names = [parameter.name for parameter in self.campaign.space.parameters]
-        text = io.StringIO()
-        rows = csv.writer(text, lineterminator="\n")
-        rows.writerow([MATRIX, *names, "seconds"])
-        rows.writerows([each.matrix, *(each.config[name] for name in names), ""] for each in trials)
-        write_text(path, text.getvalue())
+        write_proposals(path, trials, self.campaign.space, self._column)
         if trials:
             log.console.print(f"{len(trials)} trials to run are in {path}: fill in seconds, and start again with "
                               f"task.results={path}", soft_wrap=True)
@@ -315,66 +349,49 @@ class RunCampaign:
 
     def _tell_results(self, path: Path) -> None:
         """Tell what is new in a CSV of results, once all of it has been read."""
-        known = Counter((row.matrix, row.config, row.failure if np.isnan(row.seconds) else row.seconds)
+        known = Counter((row.problem, row.config, row.failure if np.isnan(row.seconds) else row.seconds)
                         for row in self.campaign.history(forgotten=True).itertuples())
         fresh = []
-        for each in self._results(path):
-            key = each[0].matrix, each[0].config.key, each[2] or each[1]
+        for each in read_results(path, self.campaign, self._column):
+            key = each[0].problem, each[0].config.key, each[2] or each[1]
             known[key] -= 1
             if known[key] < 0:
                 fresh.append(each)
-        self.campaign.tell_all({"matrix": trial.matrix, "config": trial.config, "seconds": seconds, "failure": failure}
-                               for trial, seconds, failure in fresh)
+        self.campaign.tell_all(
+            {"problem": trial.problem, "config": trial.config, "seconds": seconds, "failure": failure}
+            for trial, seconds, failure in fresh)
         logger.info("%d new results in %s", len(fresh), path)
-
-    def _results(self, path: Path) -> Iterator[tuple[Proposal, float | None, str | None]]:
-        """Read results; raises SchemaError that names the line of the first fault."""
-        columns, rows = table_rows(path)
-        check_columns(path, columns, [each.name for each in self.campaign.space.parameters])
-        unit = next(name for name in columns if name in TIME_COLUMNS)
-        for line, row in rows:
-            where, text = f"{path}, line {line}", row[unit]
-            if not text:
-                continue
-            if row[MATRIX] not in self.files:
-                raise SchemaError(f"{where}: matrix {row[MATRIX]!r} is not among those of {self.matrices}")
-            trial = Proposal(row[MATRIX], self.campaign.program(row[MATRIX], self._config(row, where)))
-            value = number_of(text)
-            if value is not None and 0 < value < math.inf:
-                yield trial, value * TIME_COLUMNS[unit], None
-            elif text[0] in "+-." or text[0].isnumeric():
-                raise SchemaError(f"{where}: {unit} is {text!r}: give a positive number such as 0.5, a word such as "
-                                  "timeout for a failure, or nothing if it has not run")
-            else:
-                yield trial, None, text
-
-    def _config(self, row: Mapping[str, str], where: str) -> Config:
-        space, description = self.campaign.space, getattr(self.platform, "description", None)
-        if description is not None:
-            return described_config(row, description, space, where)
-        try:
-            return space.parse(",".join(f"{each.name}={row[each.name]}" for each in space.parameters))
-        except (ValueError, IllegalSchedule) as error:
-            raise SchemaError(f"{where}: {error}") from None
 
     def _report(self, out: Path) -> Mapping[str, float]:
         summary, progress = self.campaign.summary(), self.campaign.history()
         write_frame(out / "progress.parquet", progress)
-        names = [parameter.name for parameter in self.campaign.space.parameters]
-        rows = [{MATRIX: each.matrix, "trials": each.trials} | ({} if each.config is None else {
+        names = self.campaign.space.names
+        rows = [{self._column: each.problem, "trials": each.trials} | ({} if each.config is None else {
             **dict(each.config.values), "seconds": each.seconds,
             "expected_regret": each.regret if math.isfinite(each.regret) else None}) for each in summary]
-        best = pd.DataFrame(rows, columns=[MATRIX, *names, "seconds", "trials", "expected_regret"], dtype=object)
+        best = pd.DataFrame(rows, columns=[self._column, *names, "seconds", "trials", "expected_regret"], dtype=object)
         write_text(out / "best.csv", best.to_csv(index=False))
-        log.console.print(_table(summary, names), soft_wrap=False)
+        if len(summary) == 1 and len(progress):
+            write_t4(out / "trials_T4.json.gz", self._t4(progress))
+        log.console.print(_table(summary, names, self._column), soft_wrap=False)
         draw_campaign(progress, out / "progress")
+        if self.sources:
+            trusts = self.campaign.trusts()
+            write_frame(out / "trusts.parquet", trusts)
+            draw_trusts(trusts, out / "trusts")
         begun = [each for each in summary if each.config is not None]
-        found = {"trials": float(self.campaign.count()), "matrices": float(len(summary)), "begun": float(len(begun)),
+        found = {"trials": float(self.campaign.count()), "problems": float(len(summary)), "begun": float(len(begun)),
                  "failures": float(progress["seconds"].isna().sum())}
         if begun and all(math.isfinite(each.regret) for each in begun):
             found |= {"expected_regret": geomean(np.array([1 + each.regret for each in begun])) - 1,
                       "expected_gain": float(np.mean([each.gain for each in begun]))}
         return found
+
+    def _t4(self, progress: pd.DataFrame) -> pd.DataFrame:
+        """Return the trials of the only problem as a table of parameters, seconds and failures."""
+        problem = progress["problem"].iloc[0]
+        values = [dict(self.campaign.program(problem, key).values) for key in progress["config"]]
+        return pd.DataFrame(values).assign(seconds=progress["seconds"], failure=progress["failure"])
 
 
 @contextmanager
@@ -400,10 +417,10 @@ def _interrupt_on_sigterm() -> Iterator[threading.Event]:
         signal.signal(signal.SIGTERM, previous)
 
 
-def _table(summary: Sequence[MatrixSummary], names: Sequence[str]) -> Table:
-    table = report_table((MATRIX, *names, "seconds", "trials", "expected regret"), text=(MATRIX,))
+def _table(summary: Sequence[ProblemSummary], names: Sequence[str], column: str) -> Table:
+    table = report_table((column, *names, "seconds", "trials", "expected regret"), text=(column,))
     for each in summary:
         values = ["" if each.config is None else str(each.config[name]) for name in names]
-        table.add_row(each.matrix, *values, "" if each.seconds is None else f"{each.seconds:.4g}", str(each.trials),
+        table.add_row(each.problem, *values, "" if each.seconds is None else f"{each.seconds:.4g}", str(each.trials),
                       "" if each.seconds is None else f"{each.regret:.1%}" if math.isfinite(each.regret) else "unknown")
     return table
