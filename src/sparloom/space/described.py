@@ -113,20 +113,17 @@ class Description:
         """All configurations, for a model that scores each.
 
         Raises:
-            Unsupported: there are too many, or not the same on every matrix, or a parameter is no choice from a list.
+            Unsupported: they cannot be listed, or are not the same on every problem.
         """
-        size, advice = self._search_space.size, "or let an optimizer search the space, which needs no list"
-        fault = next((f"parameter {each.name} is of kind float: list its values as integers or categories, {advice}"
-                      for each in self.parameters if each.kind == "float"), None)
-        if self.features:
-            fault = f"constraints read features: leave them out, {advice}"
-        elif fault is None and size > MAX_GRID:
-            fault = f"{size:,} combinations of values, above the {MAX_GRID:,} that can be listed: give fewer, {advice}"
-        columns = None if fault else self._search_space.enumerate(MAX_LISTED)
+        space = self._search_space
+        unlisted = space.size > MAX_GRID or self.features or any(each.kind == "float" for each in self.parameters)
+        columns = None if unlisted else space.enumerate(MAX_LISTED)
         if columns is None:
-            raise Unsupported(f"{self.path}: a cost model scores every configuration, but " + (
-                fault or f"there are more than {MAX_LISTED:,}: give fewer values or more constraints, {advice}"))
-        return frozenset(self._search_space.configs(columns))
+            raise Unsupported(
+                f"{self.path}: a cost model scores every configuration, so that it needs parameters that are no "
+                f"floats, no features, and at most {MAX_GRID:,} combinations of values (here {space.size:,}), of which at most "
+                f"{MAX_LISTED:,} are legal: give fewer values, or let an optimizer search the space")
+        return frozenset(space.configs(columns))
 
     def space(self, op: str) -> GridSpace:
         """Build the space of one operation for a cost model, which scores every configuration.

@@ -18,8 +18,7 @@ from sparloom.space.grid import Config
 from sparloom.space.shared import Value
 
 KINDS = ("integer", "float", "categorical", "boolean", "permutation")
-FALSE, TRUE = ("0", "false", "no", "off"), ("1", "true", "yes", "on")
-WORDS = {**dict.fromkeys(FALSE, "0"), **dict.fromkeys(TRUE, "1")}
+WORDS = {**dict.fromkeys(("false", "no", "off"), "0"), **dict.fromkeys(("true", "yes", "on"), "1")}  # of a boolean
 LOG_SPAN = 4  # positive numbers that differ by more than this factor are encoded by their logarithm
 FAR_DEVIATION = 0.1  # of a far move of a number with many values, as a share of its range
 MANY_VALUES = 16

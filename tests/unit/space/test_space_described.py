@@ -178,15 +178,15 @@ def test_a_wrong_file_is_refused_with_the_remedy(read, text, reason):
     assert "chip.yaml" in str(refused.value)
 
 
-@pytest.mark.parametrize(("text", "reason"), [
-    (OWN.format(entry="n: {kind: integer, low: 1, high: 5000, default: 1}"), "there are more than 4,096"),
-    (OWN.format(entry="n: {kind: integer, low: 1, high: 300000, default: 1}"), "300,000 combinations of val"),
-    (OWN.format(entry="n: {kind: float, low: 1, high: 5, default: 1}"), "parameter n is of kind float"),
-    (CHIP + "constraints: [rows <= n]\nfeatures: [n]", "constraints read features: leave them out"),
+@pytest.mark.parametrize("text", [
+    OWN.format(entry="n: {kind: integer, low: 1, high: 5000, default: 1}"),
+    OWN.format(entry="n: {kind: integer, low: 1, high: 300000, default: 1}"),
+    OWN.format(entry="n: {kind: float, low: 1, high: 5, default: 1}"),
+    CHIP + "constraints: [rows <= n]\nfeatures: [n]",
 ])
-def test_a_space_that_cannot_be_listed_is_for_an_optimizer_only(read, text, reason):
+def test_a_space_that_cannot_be_listed_is_for_an_optimizer_only(read, text):
     description = read(text)
-    with pytest.raises(Unsupported, match=reason):
+    with pytest.raises(Unsupported, match=r"chip.yaml: a cost model scores every configuration, so that it needs"):
         description.space("spmm")
     assert len(description.search_space().sample(5, np.random.default_rng(0))[description.parameters[0].name]) == 5
 
@@ -201,7 +201,7 @@ def test_rules_constraints_and_conditions_are_those_of_both_kinds_of_space(read)
     assert len(space) == len(listed) > 100
     for key in ("slice=16,barrier=0", "prefetch=2", "codec=mask", "rows=64,codec=delta"):
         with pytest.raises(IllegalSchedule):
-            space.validate(space.default().replace(cols=32, **Config.parse("chip", key)._index))
+            space.validate(space.default().replace(cols=32, **dict(Config.parse("chip", key).values)))
     assert space.digest() != read(CHIP).space("spmm").digest()
 
 
