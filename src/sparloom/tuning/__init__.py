@@ -60,6 +60,12 @@ __all__, __getattr__, __dir__ = attach(__name__, {
     "optimizer": (
         "Optimizer",
     ),
+    "optuna_sampler": (
+        "OptunaSampler",
+    ),
+    "triton_pruning": (
+        "prune_configs_by",
+    ),
     "campaign": (
         "TOLD", "Campaign", "ProblemSummary",
     ),

@@ -247,7 +247,7 @@ class Engine:
         model = _Model(self, labels, self.sources.trusts(labels.rankings()), rng)
         count = labels.count
         if count >= (MIN_LABELS if len(self.problems) > 1 or self.estimator is not None else MIN_RANDOM):
-            if not self._fitted_with <= count < REFIT_GROWTH * self._fitted_with:
+            if not self._fitted_with <= count < max(REFIT_GROWTH * self._fitted_with, self._fitted_with + 1):
                 surrogate = Surrogate(self.sources.extend(self.encoding.priors, model.trusts))
                 if self._fitted_with:
                     surrogate.mode = self._surrogate.mode
@@ -311,7 +311,11 @@ class _Model:
         self._surrogate: Surrogate | None = None
 
     def condition(self, surrogate: Surrogate) -> None:
-        """Take the surrogate with drawn hyperparameters, given the labels and what is expected of running trials."""
+        """Take the surrogate with drawn hyperparameters, given the labels.
+
+        Running trials count as if they came out as expected, so that they are not asked for twice. So do failed ones:
+        what is near them is no longer unknown.
+        """
         self._surrogate, self._drawn = surrogate, surrogate.draw(self._rng)
         if len(self.values) > MAX_CONDITIONED:
             rows = np.argsort(self.values, kind="stable")
@@ -319,6 +323,9 @@ class _Model:
             rows = np.concatenate([rows[:MAX_CONDITIONED // 2], rest])
             self.points, self.values = self.points[rows], self.values[rows]
         self._posterior = surrogate.condition(self.points, self.values, self._drawn)
+        for name, logs in self._labels.logs.items():
+            if not np.isfinite(logs).all():
+                self._believe(self._labels.encoded[name].points[~np.isfinite(logs)])
         for name, configs in self._labels.running.items():
             if configs:
                 self._believe(self._engine.encode(name, self._engine.space.columns(configs)).points)

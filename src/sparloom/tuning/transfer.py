@@ -53,7 +53,7 @@ class Source:
     """
 
     name: str
-    trials: "pd.DataFrame"
+    trials: pd.DataFrame
 
     def __post_init__(self) -> None:
         if "seconds" not in self.trials or self.trials["seconds"].notna().sum() < 2:
@@ -129,7 +129,7 @@ class SourceModel:
         rows = rng.permutation(np.flatnonzero(finite))
         return self._points[rows], self._values[rows]
 
-    def _read(self, trials: "pd.DataFrame") -> tuple[dict[str, np.ndarray], np.ndarray]:
+    def _read(self, trials: pd.DataFrame) -> tuple[dict[str, np.ndarray], np.ndarray]:
         """Return the trials as columns of the target, and their log seconds, relative to the mean of the problem.
 
         Trials with a value that the target does not know are left out; log seconds of failures are NaN.
