@@ -11,7 +11,13 @@ Files in the order in which a decision passes through them:
     fusion_problem   products of three matrices: their patterns and cost models
     fusion           fused or not: `plan_pair`
     ragged           schedules of ragged operators: `choose_schedule`
-    campaign         which configurations of which matrices to time next on an accelerator: ask and tell
+    encoding         what the model of a campaign reads of configurations and problems
+    transfer         sources of a campaign: what other devices have shown, and how much they are trusted
+    engine           which configurations of which problems to time next
+    optimizer        ask and tell in memory
+    campaign         the same on disk, shared by processes
+    optuna_sampler   the same in a study of Optuna
+    triton_pruning   a model of trials that prunes the configurations of triton.autotune
     tuners           searches on one matrix at a time, beside which models are ranked
 
 Names are imported on first use: `sparloom.tuning.sparse` needs no torch. `with sparloom.tuning():` calls this package.
@@ -55,7 +61,7 @@ __all__, __getattr__, __dir__ = attach(__name__, {
         "Source",
     ),
     "engine": (
-        "ONLY", "Proposal",
+        "Proposal",
     ),
     "optimizer": (
         "Optimizer",
@@ -67,7 +73,7 @@ __all__, __getattr__, __dir__ = attach(__name__, {
         "prune_configs_by",
     ),
     "campaign": (
-        "TOLD", "Campaign", "ProblemSummary",
+        "Campaign", "ProblemSummary",
     ),
     "tuners": (
         "botorch_search", "kernel_tuner_search", "optimizer_search", "optuna_gp_search", "random_search", "smac_search",

@@ -41,7 +41,8 @@ from sparloom.ops import Op
 from sparloom.report import draw_campaign, draw_trusts, report_table
 from sparloom.space import MAX_LISTED, Config, ConfigSpace, SearchSpace, read_description, read_space
 from sparloom.sparse import SparseMatrix, read_matrix
-from sparloom.tuning import ONLY, Campaign, ProblemSummary, Proposal
+from sparloom.tuning import Campaign, ProblemSummary, Proposal
+from sparloom.tuning.engine import ONLY
 
 if TYPE_CHECKING:
     from sparloom.platforms import Platform

@@ -15,7 +15,8 @@ from sparloom.errors import IllegalSchedule, SchemaError
 from sparloom.files import read_lines, write_text
 from sparloom.space import TIME_COLUMNS, Config, SearchSpace, number_of
 from sparloom.sparse import MATRIX_ENDINGS, is_matrix_file, matrix_stem
-from sparloom.tuning import TOLD, Campaign, Proposal, Source
+from sparloom.tuning import Campaign, Proposal, Source
+from sparloom.tuning.campaign import TOLD
 
 MATRIX, PROBLEM = "matrix", "problem"  # columns; the second one where problems are no matrices
 
