@@ -34,7 +34,7 @@ from sparloom.sparse import SHARED_BYTES, WALKS, WalkStatistics, select_walks
 
 SPARSE_ARRAYS = 3  # row, column and value of a nonzero
 KIB = 1024
-MIN_MISSES = 1e-3  # share of nonzeros, where a miss ratio is divided by
+MIN_MISSES = 1e-3  # share of nonzeros, where a miss ratio is divided by or has a logarithm
 Numbers = dict[str, Float[np.ndarray, " configs"]]
 
 
@@ -137,8 +137,8 @@ def _column_misses(work: Numbers) -> Float[np.ndarray, " configs"]:
     share = np.where(sizes[1:] < work["repeated"], taken / work["nonzeros"], end)
     others = np.minimum(np.minimum(work["loads"] * share, work["active"] + work["rows"] * share), work["rows"])
     sizes[1:] += np.where(work["bypassed"], 0, others)
-    return np.array([np.interp(*each) for each in zip(np.log1p(work["capacity"]), np.log1p(sizes).T, ratios.T,
-                                                      strict=True)])
+    known = zip(np.log1p(work["capacity"]), np.log1p(sizes).T, np.log(np.maximum(ratios, MIN_MISSES)).T, strict=True)
+    return np.exp([np.interp(*each) for each in known])
 
 
 def _row_misses(machine: Machine, work: Numbers) -> Float[np.ndarray, " configs"]:

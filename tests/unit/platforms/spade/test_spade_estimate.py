@@ -43,7 +43,7 @@ def test_few_panels_on_other_numbers_of_elements(preset: str, op: str) -> None:
     for name in ("even", "band"):
         exact = simulate_many(PATTERNS[name], op, width=256, configs=configs, machines=[machine])[0]
         found = estimated(PATTERNS[name], op, machine, configs)
-        assert np.abs(np.log(found / exact)).max() < np.log(2.3), name
+        assert np.abs(np.log(found / exact)).max() < np.log(2.6), name
 
 
 def test_equal_programs_have_equal_estimates() -> None:
