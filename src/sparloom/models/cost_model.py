@@ -6,6 +6,7 @@ A `CostModel` scores configurations of a matrix, given as `MatrixFeatures`; a `L
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 RIDGE = 1.0  # of the additive model that fills in untried configurations, in units of one observation
-LEAST_EXPLAINED = 0.01  # of the error of an estimate: its votes are at most 99 times those of the members
 
 
 class MatrixFeatures:
@@ -220,52 +220,45 @@ class Estimate:
 class Ensemble:
     """Average the scores of several models, each scaled to unit variance over the requested configurations.
 
-    A model that gives all configurations the same score does not count. Members have one vote each. An estimate's share
-    of all votes is the share of its error that the members do not explain (1 - the mean of their `explained_share`), at
-    most 1 - LEAST_EXPLAINED. If no member has one, it has as many votes as all members.
+    A model that gives all configurations the same score does not count. Members have one vote each. An estimate has the
+    share of all votes that labels leave to it, 1 - the mean of the `explained_share` of the members, which is within 0
+    and 1: all votes where labels do not show that members know its errors. If no member has one, it has half of them.
 
     Args:
         members: models fitted to the same labels.
-        estimate_votes: of an estimate, if there is one; None: as said above.
-        pretrained: models that do not learn from these labels, with their votes, which may be fractions.
+        pretrained: models that do not learn from these labels, with their votes beside one of a member.
     """
 
-    def __init__(self, *, members: Sequence[Learner], estimate_votes: float | None = None,
-                 pretrained: Sequence[tuple[CostModel, float]] = ()) -> None:
-        self.members, self.estimate_votes, self.pretrained = tuple(members), estimate_votes, tuple(pretrained)
-        self._estimate: tuple[tuple[CostModel, float], ...] = ()  # and its votes, if there is one
+    def __init__(self, *, members: Sequence[Learner], pretrained: Sequence[tuple[CostModel, float]] = ()) -> None:
+        self.members, self.pretrained = tuple(members), tuple(pretrained)
+        self._estimate: CostModel | None = None
+        self._members_share = 0.5  # of the votes, beside an estimate
 
     def with_pretrained(self, model: CostModel, votes: float) -> Ensemble:
         """Add the votes of a model that does not learn from these labels."""
-        ensemble = self._with(self.members)
-        ensemble.pretrained = (*self.pretrained, (model, votes))
-        return ensemble
+        return self._with(pretrained=(*self.pretrained, (model, votes)))
 
     def with_estimate(self, estimator: Estimator) -> Ensemble:
         """Let members learn the error of an estimate if they can, and let the estimate vote.
 
         It takes the place of an earlier one.
         """
-        votes = float(len(self.members)) if self.estimate_votes is None else self.estimate_votes
-        return self._with([with_estimate(member, estimator) for member in self.members],
-                          (Estimate().with_estimate(estimator), votes))
+        return self._with(members=[with_estimate(member, estimator) for member in self.members],
+                          _estimate=Estimate().with_estimate(estimator))
 
     def with_seed(self, seed: int) -> Ensemble:
-        return self._with([member.with_seed(seed) for member in self.members])
+        return self._with(members=[member.with_seed(seed) for member in self.members])
 
     def fit(self, labels: pd.DataFrame, *, space: ConfigSpace, matrices: Mapping[str, MatrixFeatures]) -> Ensemble:
         """Fit every member; returns a new model."""
         members = [member.fit(labels, space=space, matrices=matrices) for member in self.members]
         explained = [share for member in members if (share := getattr(member, "explained_share", None)) is not None]
-        if self.estimate_votes is not None or not explained or not self._estimate:
-            return self._with(members)
-        share = max(LEAST_EXPLAINED, float(np.mean(explained)))
-        return self._with(members, (self._estimate[0][0], len(members) * (1 - share) / share))
+        share = float(np.clip(np.mean(explained), 0, 1)) if explained else 0.5
+        return self._with(members=members, _members_share=share)
 
-    def _with(self, members: Sequence[Learner], estimate: tuple[CostModel, float] | None = None) -> Ensemble:
-        """Return a copy with other members, and with another estimate and its votes if given."""
-        model = Ensemble(members=members, estimate_votes=self.estimate_votes, pretrained=self.pretrained)
-        model._estimate = self._estimate if estimate is None else (estimate,)
+    def _with(self, **changes: Any) -> Ensemble:
+        model = copy.copy(self)
+        vars(model).update(changes)
         return model
 
     def score(self, matrix: Pattern | MatrixFeatures, configs: Sequence[Config]) -> Float[np.ndarray, " configs"]:
@@ -275,13 +268,15 @@ class Ensemble:
     def score_with_opinions(
         self, matrix: Pattern | MatrixFeatures, configs: Sequence[Config]
     ) -> tuple[Float[np.ndarray, " configs"], Float[np.ndarray, "voters configs"]]:
-        """Score configurations; also return the scaled scores of all members, the estimate and pretrained models."""
-        features = as_features(matrix)
-        members, others = self.member_scores(features, configs), (*self._estimate, *self.pretrained)
-        opinions = [scale_scores(model.score(features, configs)) for model, _ in others]
-        votes = len(members) + sum(votes for _, votes in others)
-        weighted = sum(votes * scores for (_, votes), scores in zip(others, opinions, strict=True))
-        return (members.sum(axis=0) + weighted) / votes, np.stack([*members, *opinions])
+        """Score configurations; also return the scaled scores of all members, pretrained models and the estimate."""
+        features, share = as_features(matrix), 1.0 if self._estimate is None else self._members_share
+        members, others = self.member_scores(features, configs), [model for model, _ in self.pretrained]
+        votes = [share] * len(members) + [share * votes for _, votes in self.pretrained]
+        if self._estimate is not None:
+            others.append(self._estimate)
+            votes.append((1 - share) * len(members))
+        opinions = np.stack([*members, *(scale_scores(model.score(features, configs)) for model in others)])
+        return np.average(opinions, axis=0, weights=votes), opinions
 
     def member_scores(
         self, matrix: Pattern | MatrixFeatures, configs: Sequence[Config]

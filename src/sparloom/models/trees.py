@@ -27,6 +27,7 @@ ELEMENT_BYTES = 4  # of a dense element
 MIN_RATIO = 1e-3  # added to ratios before the logarithm
 GRADES = 32  # relevance levels of the ranking objective
 EPSILON = 1e-6
+STANDARD_ERRORS = 3.0  # that an explained share is lowered by
 RATIOS = tuple(name for name in WALK_STATISTICS if name.startswith(("private_", "shared_")))
 GENERAL = ("rows", "cols", "nnz", "row_mean", "row_cv", "col_cv", "bandwidth_mean", "runs")
 """Features of the matrix, equal for all configurations."""
@@ -334,9 +335,10 @@ class GaussianProcess:
 
     @property
     def explained_share(self) -> float | None:
-        """Share of an estimate's squared error within matrices that labels of the other matrices predict.
+        """Share of an estimate's squared error within matrices that labels of the other matrices predict for certain.
 
-        With one label per matrix, of its error across matrices. None: without an estimate, or not fitted.
+        It is three standard errors less than what they predict: few matrices show little. With one label per matrix, it
+        is of the error across matrices. None: without an estimate, or not fitted.
         """
         if self._estimator is None or self._space is None:
             return None
@@ -377,12 +379,12 @@ class GaussianProcess:
 
 
 def _explained_share(regression: GaussianProcessRegressor, targets: np.ndarray, starts: np.ndarray) -> float:
-    """Return the share of the squares of targets that the other groups predict, less the mean of each group.
+    """Return the share of the squares of targets that the other groups predict, less `STANDARD_ERRORS` of it.
 
     The predictions for a left-out group follow from the inverse covariance of all targets (C. E. Rasmussen and
     C. K. I. Williams, Gaussian Processes for Machine Learning, section 5.4.2, for groups instead of single targets).
 
-    Means count where all groups have a single target.
+    Squares are of targets less the mean of their group, or of targets where all groups have a single one.
 
     Args:
         starts: index of the first target of every group but the first.
@@ -391,11 +393,15 @@ def _explained_share(regression: GaussianProcessRegressor, targets: np.ndarray, 
         1: all of it; 0: none; negative: predictions are worse than none.
     """
     inverse = cho_solve((regression.L_, True), np.eye(len(targets)))
-    weights = inverse @ targets
-    left = whole = 0.0
-    single = len(starts) + 1 == len(targets)
-    for rows in np.split(np.arange(len(targets)), starts):
-        error = np.linalg.solve(inverse[np.ix_(rows, rows)], weights[rows])
-        left += float(error @ error - (0.0 if single else len(rows) * error.mean() ** 2))
-        whole += float(targets[rows] @ targets[rows] - (0.0 if single else len(rows) * targets[rows].mean() ** 2))
-    return 1 - left / whole if whole > 0 else 0.0
+    weights, groups = inverse @ targets, len(starts) + 1
+    centred = groups < len(targets)
+    squares = np.zeros((groups, 2))  # of the errors and of the targets
+    for group, rows in enumerate(np.split(np.arange(len(targets)), starts)):
+        both = np.stack([np.linalg.solve(inverse[np.ix_(rows, rows)], weights[rows]), targets[rows]])
+        squares[group] = ((both - centred * both.mean(axis=1, keepdims=True)) ** 2).sum(axis=1)
+    left, whole = squares.sum(axis=0)
+    if not whole > 0:
+        return 0.0
+    deviations = squares[:, 0] - left / whole * squares[:, 1]
+    error = float(np.sqrt(groups / max(groups - 1, 1) * (deviations**2).sum())) / whole
+    return 1 - left / whole - STANDARD_ERRORS * error
