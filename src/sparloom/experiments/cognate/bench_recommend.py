@@ -12,7 +12,7 @@ import pandas as pd
 
 from sparloom import log
 from sparloom.data import SampleSource
-from sparloom.experiments.cognate.calibration import SLOWER, static_scores
+from sparloom.experiments.cognate.calibration import static_scores
 from sparloom.experiments.cognate.evaluation_data import EvaluationData
 from sparloom.experiments.cognate.recommender import TOP_K, Ranking, Recommender, draw_ranking
 from sparloom.experiments.harness import finish
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from sparloom.platforms import Platform
 
 LARGE = 1_000_000  # nonzeros
+SLOWER = 0.02  # than another configuration, of choices that count as slower
 OF_BINS = ("matrices", "of_optimum", "over_static")  # of `quality`
 logger = logging.getLogger(__name__)
 

@@ -2,8 +2,8 @@
 
 Both are read off matrices that all configurations were timed on and that the model has not learned from:
 
-    votes    weight of mean scores over the training matrices, whose best is the fixed configuration: the one with the
-             least mean loss among those that make few first choices slower than it
+    votes    weight of mean scores over the training matrices, whose best is the fixed configuration: the one that gains
+             most for certain, where losses against it count twice; 0 unless a gain is significant
     loss     logarithm of the seconds of a first choice over those of the best configuration; its mean and an upper
              bound, in proportion to the uncertainty of the model
 
@@ -42,9 +42,7 @@ if TYPE_CHECKING:
 
 COVERAGE = 0.9  # share of matrices whose loss is within the bound
 VOTES = (0.0, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0)  # of the best configuration over all matrices, beside one of the model
-SLOWER, TOLERATED = 0.02, 0.02
-"""First choices may be more than SLOWER slower than the fixed configuration on a share TOLERATED of the matrices."""
-
+STANDARD_ERRORS = 2.0  # that the gain of votes is lowered by
 LEAST_MATRICES = 20
 BASE_UNCERTAINTY = 0.1  # of choices on which all voters agree, in standard deviations of their scores
 ROLES: tuple[Role, ...] = ("train", "validation")
@@ -146,7 +144,7 @@ def calibrate(
         "content": hashlib.sha256(b"".join(
             each.tobytes() for each in (seconds, first.scores, first.opinions))).hexdigest(),
         "spread": first.spread, "static": static, "version": __version__,
-        "settings": [COVERAGE, *VOTES, SLOWER, TOLERATED, BASE_UNCERTAINTY]})
+        "settings": [COVERAGE, *VOTES, STANDARD_ERRORS, BASE_UNCERTAINTY]})
     file = folder / f"{conditions.digest}.json"
     with suppress(OSError, ValueError, TypeError):  # there is none, or it is damaged
         return Calibration(**read_json(file))
@@ -171,21 +169,18 @@ def calibrate_on(
     """
     scores, common = np.stack([each.scores for each in recommendations]), np.array([static[key] for key in keys])
     lost = times - times.min(axis=1, keepdims=True)
-    rows, best = np.arange(len(times)), int(common.argmin())
-
-    def judged(votes: float) -> tuple[float, float]:
-        own = lost[rows, (scores + votes * common).argmin(axis=1)]
-        slower = float(np.mean(own - lost[:, best] > math.log1p(SLOWER)))
-        return max(slower, TOLERATED), float(own.mean())
-
-    votes = min(VOTES, key=judged)
-    choices = (scores + votes * common).argmin(axis=1)
-    losses = lost[rows, choices]
+    choices = np.stack([(scores + votes * common).argmin(axis=1) for votes in VOTES])
+    losses = np.take_along_axis(lost, choices.T, axis=1).T  # (votes, matrices)
+    costs = losses + np.maximum(0, losses - lost[:, common.argmin()])
+    gains = costs[0] - costs
+    sure = gains.mean(axis=1) - STANDARD_ERRORS * gains.std(axis=1) / math.sqrt(len(times))
+    best = int(sure.argmax())
+    choices, losses = choices[best], losses[best]
     uncertainties = np.array([each.uncertainty(int(choice))
                               for each, choice in zip(recommendations, choices, strict=True)])
     rank = min(math.ceil((len(losses) + 1) * COVERAGE), len(losses))
     bound = float(np.sort(losses / uncertainties)[rank - 1])
-    return Calibration(votes, float(losses.mean() / uncertainties.mean()), bound, list(names), dict(static))
+    return Calibration(VOTES[best], float(losses.mean() / uncertainties.mean()), bound, list(names), dict(static))
 
 
 def static_scores(study: EvaluationData) -> dict[str, float]:
