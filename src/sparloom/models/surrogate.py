@@ -133,13 +133,13 @@ class Posterior:
         self._whitened = whitened - self.level * ones
 
     def at(self, points: Points) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"]]:
-        """Return the mean and the standard deviation at points, without the noise of an observation."""
+        """Return the mean and the standard deviation at points, noise included: it is mostly what features miss."""
         solved = solve_triangular(self._root, self.kernel.between(self._points, points), lower=True)
-        variance = self.kernel.variance(points) - np.einsum("ij,ij->j", solved, solved)
+        variance = self.kernel.variance(points) + self.kernel.noise - np.einsum("ij,ij->j", solved, solved)
         return self._whitened @ solved + self.level, np.sqrt(np.maximum(variance, MIN_VARIANCE))
 
     def joint(self, points: Points) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, "n n"]]:
-        """Return the mean and the covariance at points, with the noise that features do not explain."""
+        """Return the mean and the covariance at points, noise included."""
         solved = solve_triangular(self._root, self.kernel.between(self._points, points), lower=True)
         covariance = self.kernel.between(points, points) - solved.T @ solved
         return self._whitened @ solved + self.level, covariance + self.kernel.noise * np.eye(len(points))

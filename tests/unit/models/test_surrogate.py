@@ -48,8 +48,7 @@ def test_the_joint_answer_agrees_with_the_single_ones() -> None:
     mean, deviation = posterior.at(asked)
     together, covariance = posterior.joint(asked)
     np.testing.assert_allclose(together, mean, atol=1e-9)
-    noise = posterior.kernel.noise
-    np.testing.assert_allclose(np.diag(covariance), deviation**2 + noise, rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(np.diag(covariance), deviation**2, rtol=1e-6, atol=1e-9)
 
 
 def test_a_length_without_evidence_differs_between_draws() -> None:
