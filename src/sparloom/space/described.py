@@ -120,8 +120,8 @@ class Description:
         columns = None if unlisted else space.enumerate(MAX_LISTED)
         if columns is None:
             raise Unsupported(
-                f"{self.path}: a cost model scores every configuration, so that it needs parameters that are no "
-                f"floats, no features, and at most {MAX_GRID:,} combinations of values (here {space.size:,}), of which at most "
+                f"{self.path}: a cost model scores every configuration, so it needs parameters that are no floats, no "
+                f"features, and at most {MAX_GRID:,} combinations of values (here {space.size:,}), of which at most "
                 f"{MAX_LISTED:,} are legal: give fewer values, or let an optimizer search the space")
         return frozenset(space.configs(columns))
 

@@ -186,7 +186,7 @@ def test_a_wrong_file_is_refused_with_the_remedy(read, text, reason):
 ])
 def test_a_space_that_cannot_be_listed_is_for_an_optimizer_only(read, text):
     description = read(text)
-    with pytest.raises(Unsupported, match=r"chip.yaml: a cost model scores every configuration, so that it needs"):
+    with pytest.raises(Unsupported, match=r"chip.yaml: a cost model scores every configuration, so it needs"):
         description.space("spmm")
     assert len(description.search_space().sample(5, np.random.default_rng(0))[description.parameters[0].name]) == 5
 
