@@ -1,5 +1,6 @@
 """Calibrated recommendations: a fixed configuration votes where it helps, and bounds hold as often as they say."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from sparloom.errors import MissingArtifact
 from sparloom.experiments.cognate import calibration
 from sparloom.experiments.cognate.calibration import Recommendation, calibrate, calibrate_on
+from sparloom.models import scale_scores
 from sparloom.space import Config, GridSpace, Parameter
 
 CONFIGS = 12
@@ -24,7 +26,7 @@ def matrices(
     times = spreads[:, None] * (common * shared + rng.normal(size=(count, CONFIGS)))
     voters = times[:, None] / spreads[:, None, None] + noise * rng.normal(size=(count, 3, CONFIGS))
     scaled = (voters - voters.mean(2, keepdims=True)) / voters.std(2, keepdims=True)
-    return times, [Recommendation(each.mean(0), each, float(spread))
+    return times, [Recommendation(each.mean(0), each, spread=float(spread))
                    for each, spread in zip(scaled, spreads, strict=True)]
 
 
@@ -63,6 +65,16 @@ def test_a_fixed_configuration_votes_where_the_model_is_worse() -> None:
         own = np.array([row[each.scores.argmin()] - row.min()
                         for row, each in zip(times, recommendations, strict=True)])
         assert lost.mean() <= own.mean()
+
+
+@pytest.mark.parametrize(("noise", "of_formula", "counts"), [(0.2, 2.0, True), (2.0, 0.2, False)])
+def test_the_model_counts_where_it_is_surely_better_than_the_formula(noise, of_formula, counts) -> None:
+    rng = np.random.default_rng(3)
+    times, recommendations = matrices(rng, 60, noise=noise, common=0.0)
+    recommendations = [replace(each, formula=scale_scores(row / each.spread + of_formula * rng.normal(size=CONFIGS)))
+                       for each, row in zip(recommendations, times, strict=True)]
+    found = calibrate_on(times, recommendations, static_of(times), KEYS, [""] * 60)
+    assert (found.model > 0) == counts
 
 
 def test_few_known_or_missing_matrices_are_no_basis(tmp_path) -> None:

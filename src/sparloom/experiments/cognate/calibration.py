@@ -2,13 +2,14 @@
 
 Both are read off matrices that all configurations were timed on and that the model has not learned from:
 
-    votes    weight of mean scores over the training matrices, whose best is the fixed configuration: the one that gains
-             most for certain, where losses against it count twice; 0 unless a gain is significant
+    weights  of the model against the formula of the platform, and of mean scores over the training matrices, whose best
+             is the fixed configuration: those that gain most for certain, where losses against it count twice; both are
+             0 unless a gain is significant, so that the formula decides alone where there is one
     loss     logarithm of the seconds of a first choice over those of the best configuration; its mean and an upper
              bound, in proportion to the uncertainty of the model
 
 The bound is the quantile of a split-conformal one. It holds for about the stated share of matrices like those of the
-calibration, not for certain: votes are chosen on the same matrices, and scores over training matrices know some of
+calibration, not for certain: weights are chosen on the same matrices, and scores over training matrices know some of
 them.
 
 Source: Lei et al. 2018, Distribution-Free Predictive Inference for Regression, for bounds in proportion to a scale.
@@ -41,8 +42,9 @@ if TYPE_CHECKING:
     from jaxtyping import Float
 
 COVERAGE = 0.9  # share of matrices whose loss is within the bound
-VOTES = (0.0, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0)  # of the best configuration over all matrices, beside one of the model
-STANDARD_ERRORS = 2.0  # that the gain of votes is lowered by
+MODEL_WEIGHTS = (0.0, 0.5, 1.0)  # against the formula, if there is one
+VOTES = (0.0, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0)  # of the best configuration over all matrices, beside one of these two
+STANDARD_ERRORS = 2.0  # that the gain of weights is lowered by
 LEAST_MATRICES = 20
 BASE_UNCERTAINTY = 0.1  # of choices on which all voters agree, in standard deviations of their scores
 ROLES: tuple[Role, ...] = ("train", "validation")
@@ -55,12 +57,18 @@ class Recommendation:
     Args:
         scores: (configs,), low = fast, no unit.
         opinions: (voters, configs) scores of the parts of the model, of unit variance each.
+        formula: (configs,) scores of the formula, of unit variance; None: the platform has none.
         spread: standard deviation of the logarithms of estimated seconds over configurations; 1 without a formula.
     """
 
     scores: Float[np.ndarray, " configs"]
     opinions: Float[np.ndarray, "voters configs"]
+    formula: Float[np.ndarray, " configs"] | None = None
     spread: float = 1.0
+
+    def weighted(self, model: float) -> Float[np.ndarray, " configs"]:
+        """Weigh the model against the formula, if there is one."""
+        return self.scores if self.formula is None else model * self.scores + (1 - model) * self.formula
 
     def uncertainty(self, choice: int) -> float:
         """Tell how much faster voters expect their own first choices to be than this one."""
@@ -86,12 +94,14 @@ class Calibration:
     """What was learned about the choices of a model.
 
     Args:
-        votes: of `static`, beside one of the model.
+        model: its weight against the formula.
+        votes: of `static`, beside one of these two.
         mean, bound: of the loss, per unit of uncertainty.
         matrices: names of those behind it.
         static: key of a configuration -> its score over all training matrices, of unit variance.
     """
 
+    model: float
     votes: float
     mean: float
     bound: float
@@ -101,7 +111,7 @@ class Calibration:
     def scores(self, recommendation: Recommendation, configs: Sequence[Config]) -> Float[np.ndarray, " configs"]:
         """Combine the scores of the model with those over all matrices."""
         static = np.array([self.static[config.key] for config in configs])
-        return (recommendation.scores + self.votes * static) / (1 + self.votes)
+        return (recommendation.weighted(self.model) + self.votes * static) / (1 + self.votes)
 
     def loss(self, recommendation: Recommendation, choice: int) -> ExpectedLoss:
         """Expect the loss of a choice, an index of the configurations that were scored."""
@@ -144,7 +154,7 @@ def calibrate(
         "content": hashlib.sha256(b"".join(
             each.tobytes() for each in (seconds, first.scores, first.opinions))).hexdigest(),
         "spread": first.spread, "static": static, "version": __version__,
-        "settings": [COVERAGE, *VOTES, STANDARD_ERRORS, BASE_UNCERTAINTY]})
+        "settings": [COVERAGE, *MODEL_WEIGHTS, *VOTES, STANDARD_ERRORS, BASE_UNCERTAINTY]})
     file = folder / f"{conditions.digest}.json"
     with suppress(OSError, ValueError, TypeError):  # there is none, or it is damaged
         return Calibration(**read_json(file))
@@ -160,17 +170,20 @@ def calibrate_on(
     times: Float[np.ndarray, "matrices configs"], recommendations: Sequence[Recommendation],
     static: Mapping[str, float], keys: Sequence[str], names: Sequence[str],
 ) -> Calibration:
-    """Choose the votes of the static configuration, and measure the losses of the choices.
+    """Choose the weights of the model and of the static configuration, and measure the losses of the choices.
 
     Args:
         times: logarithms of seconds.
         static: see `Calibration`.
         names: of the matrices.
     """
-    scores, common = np.stack([each.scores for each in recommendations]), np.array([static[key] for key in keys])
+    common = np.array([static[key] for key in keys])
     lost = times - times.min(axis=1, keepdims=True)
-    choices = np.stack([(scores + votes * common).argmin(axis=1) for votes in VOTES])
-    losses = np.take_along_axis(lost, choices.T, axis=1).T  # (votes, matrices)
+    models = (1.0,) if recommendations[0].formula is None else MODEL_WEIGHTS
+    weights = [(model, votes) for model in models for votes in VOTES]
+    choices = np.array([[(each.weighted(model) + votes * common).argmin() for each in recommendations]
+                        for model, votes in weights])
+    losses = np.take_along_axis(lost, choices.T, axis=1).T  # (weights, matrices)
     costs = losses + np.maximum(0, losses - lost[:, common.argmin()])
     gains = costs[0] - costs
     sure = gains.mean(axis=1) - STANDARD_ERRORS * gains.std(axis=1) / math.sqrt(len(times))
@@ -180,7 +193,7 @@ def calibrate_on(
                               for each, choice in zip(recommendations, choices, strict=True)])
     rank = min(math.ceil((len(losses) + 1) * COVERAGE), len(losses))
     bound = float(np.sort(losses / uncertainties)[rank - 1])
-    return Calibration(VOTES[best], float(losses.mean() / uncertainties.mean()), bound, list(names), dict(static))
+    return Calibration(*weights[best], float(losses.mean() / uncertainties.mean()), bound, list(names), dict(static))
 
 
 def static_scores(study: EvaluationData) -> dict[str, float]:

@@ -124,7 +124,7 @@ class Recommender:
         return self.kind == "finetuned"
 
     def recommend(self, view: models.MatrixFeatures, configs: Sequence[Config]) -> Recommendation:
-        """Score configurations; the formula of the platform tells how far their seconds are apart."""
+        """Score configurations by the model and, if it has learned its errors, by the formula of the platform."""
         model = self.fitted.model
         if isinstance(model, models.Ensemble):
             scores, opinions = model.score_with_opinions(view, configs)
@@ -132,8 +132,10 @@ class Recommender:
             scores = models.scale_scores(model.score(view, configs))
             opinions = scores[None]
         estimator = self.study.estimator if self.learning.estimate and not self.loads else None
-        spread = 1.0 if estimator is None else float(np.log(estimator(view, configs)).std())
-        return Recommendation(scores, opinions, spread or 1.0)
+        if estimator is None:
+            return Recommendation(scores, opinions)
+        logs = np.log(estimator(view, configs))
+        return Recommendation(scores, opinions, models.scale_scores(logs), float(logs.std()) or 1.0)
 
     def rank(self, file: Path | str | None) -> Ranking:
         """Read a matrix, score all configurations, and drop equal programs.
