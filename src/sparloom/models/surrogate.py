@@ -78,11 +78,15 @@ class Priors:
 
 
 class Surrogate:
-    """A Gaussian process that is fitted to values of about unit deviation; see the docstring of this module."""
+    """A Gaussian process that is fitted to values of about unit deviation; see the docstring of this module.
 
-    def __init__(self, priors: Priors) -> None:
+    Args:
+        mode: logarithms of hyperparameters at which the first fit begins; None: the means of the priors.
+    """
+
+    def __init__(self, priors: Priors, mode: np.ndarray | None = None) -> None:
         self.priors = priors
-        self.mode = priors.table[:, 0].copy()
+        self.mode = priors.table[:, 0].copy() if mode is None else mode
 
     def fit(self, points: Points, values: Float[np.ndarray, " n"]) -> Surrogate:
         """Find the mode of the hyperparameters' posterior and its curvature; at most `MAX_FITTED` points are read.

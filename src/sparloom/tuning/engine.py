@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -94,6 +94,15 @@ class Candidates:
         return Candidates(self.codes[rows], self.points[rows], self.expected[rows], self.predicted[rows],
                           self.failed[rows])
 
+    def without_sources(self) -> Candidates:
+        """Return the same as if sources predicted nothing."""
+        count = self.predicted.shape[1]
+        if not count:
+            return self
+        smooth, linear = self.points.smooth.copy(), self.points.linear.copy()
+        smooth[:, -count:], linear[:, -count:] = 0, 0
+        return replace(self, points=Points(smooth, linear), predicted=np.zeros_like(self.predicted))
+
 
 class Engine:
     """Chooses trials of one problem or several.
@@ -125,8 +134,7 @@ class Engine:
         self.sources = SourceModels(self.space, self.problems, sources, np.random.default_rng([seed, 1]))
         self._listed = {name: None if columns is None else self.encode(name, columns)
                         for name, columns in listed.items()}
-        self._surrogate = Surrogate(self.sources.extend(self.encoding.priors, {}))
-        self._fitted_with = 0
+        self._surrogates: dict[bool, tuple[Surrogate, int]] = {}  # with sources or not -> fitted, to so many labels
         self._programs: dict[tuple[str, str | None], Config] = {}  # (problem, key) -> what `program` returns
 
     def program(self, problem: str, config: Config | Mapping[str, Any] | str) -> Config:
@@ -241,18 +249,21 @@ class Engine:
         return SpaceEncoding(self.space, {name: _described(each) for name, each in self.problems.items()})
 
     def _model(self, trials: Trials) -> _Model:
-        """Make the model of one moment; hyperparameters are fitted again if there are many more labels than before."""
+        """Make the model of one moment: with the sources as often as the best of them is trusted, else without them."""
         labels = _Labels(self, trials)
         rng = np.random.default_rng([self.seed, 2, len(trials.done), len(trials.running)])
-        model = _Model(self, labels, self.sources.trusts(labels.rankings()), rng)
-        count = labels.count
-        if count >= (MIN_LABELS if len(self.problems) > 1 or self.estimator is not None else MIN_RANDOM):
-            if not self._fitted_with <= count < max(REFIT_GROWTH * self._fitted_with, self._fitted_with + 1):
-                surrogate = Surrogate(self.sources.extend(self.encoding.priors, model.trusts))
-                if self._fitted_with:
-                    surrogate.mode = self._surrogate.mode
-                self._surrogate, self._fitted_with = surrogate.fit(model.points, model.values), count
-            model.condition(self._surrogate)
+        trusts = self.sources.trusts(labels.rankings())
+        few = MIN_LABELS if len(self.problems) > 1 or self.estimator is not None else MIN_RANDOM
+        is_fitted = labels.count >= few
+        with_sources = bool(trusts) and (not is_fitted or rng.random() < max(trusts.values()))
+        model = _Model(self, labels, rng, with_sources=with_sources)
+        if is_fitted:
+            surrogate, fitted_with = self._surrogates.get(with_sources, (None, 0))
+            if not fitted_with <= labels.count < max(REFIT_GROWTH * fitted_with, fitted_with + 1):
+                priors = self.sources.extend(self.encoding.priors, trusts if with_sources else {})
+                surrogate = Surrogate(priors, None if surrogate is None else surrogate.mode)
+                self._surrogates[with_sources] = surrogate.fit(model.points, model.values), labels.count
+            model.condition(self._surrogates[with_sources][0])
         return model
 
 
@@ -293,18 +304,25 @@ class _Model:
         points, values: observations, in units of `scale`, relative to what the formula and trusted sources expect.
     """
 
-    def __init__(self, engine: Engine, labels: _Labels, trusts: Mapping[str, float], rng: np.random.Generator) -> None:
-        self._engine, self._labels, self.trusts, self._rng = engine, labels, trusts, rng
+    def __init__(
+        self, engine: Engine, labels: _Labels, rng: np.random.Generator, *, with_sources: bool
+    ) -> None:
+        self._engine, self._labels, self._rng = engine, labels, rng
         self.candidates = {name: engine.candidates(name, labels.fastest(name), rng) for name in engine.problems}
+        self._encoded = labels.encoded
+        self._with_sources, self._slopes = with_sources, engine.sources.slopes(labels.rankings())
+        if not with_sources:
+            self.candidates = {name: each.without_sources() for name, each in self.candidates.items()}
+            self._encoded = {name: each.without_sources() for name, each in labels.encoded.items()}
         self._base = {name: self._expect(name, each) for name, each in self.candidates.items()}
         self._tried = {name: self._tried_rows(name) for name in engine.problems}
-        residuals = {name: logs - self._expect(name, labels.encoded[name]) for name, logs in labels.logs.items()}
+        residuals = {name: logs - self._expect(name, self._encoded[name]) for name, logs in labels.logs.items()}
         finite = {name: np.isfinite(each) for name, each in residuals.items()}
         within = [each[finite[name]] - each[finite[name]].mean() for name, each in residuals.items()
                   if finite[name].any()]
         self.scale = _scale(within, None if engine.estimator is None else FORMULA_DEVIATION)
         self.points = Points.concatenate([self.candidates[next(iter(self.candidates))].points[:0], *(
-            labels.encoded[name].points[finite[name]] for name in residuals)])
+            self._encoded[name].points[finite[name]] for name in residuals)])
         self.values = np.concatenate([np.zeros(0), *(each[finite[name]] / self.scale
                                                      for name, each in residuals.items())])
         self._posterior: Posterior | None = None
@@ -325,10 +343,11 @@ class _Model:
         self._posterior = surrogate.condition(self.points, self.values, self._drawn)
         for name, logs in self._labels.logs.items():
             if not np.isfinite(logs).all():
-                self._believe(self._labels.encoded[name].points[~np.isfinite(logs)])
+                self._believe(self._encoded[name].points[~np.isfinite(logs)])
         for name, configs in self._labels.running.items():
             if configs:
-                self._believe(self._engine.encode(name, self._engine.space.columns(configs)).points)
+                encoded = self._engine.encode(name, self._engine.space.columns(configs))
+                self._believe((encoded if self._with_sources else encoded.without_sources()).points)
 
     def add_running(self, name: str, row: int) -> None:
         """Count a candidate as running."""
@@ -381,7 +400,7 @@ class _Model:
 
     def _expect(self, name: str, encoded: Candidates) -> np.ndarray:
         """Return log seconds that the formula and trusted sources expect (n,)."""
-        return encoded.expected + self._engine.sources.base(name, encoded.predicted, self.trusts)
+        return encoded.expected + encoded.predicted @ self._slopes
 
     def _predict(self, name: str) -> tuple[np.ndarray, np.ndarray]:
         """Return the mean and the deviation of log seconds of the candidates of a problem."""
@@ -391,12 +410,12 @@ class _Model:
             return mean * self.scale + base, deviation * self.scale
         logs = self._labels.logs.get(name, np.zeros(0))
         finite = np.isfinite(logs)
-        level = (logs[finite] - self._expect(name, self._labels.encoded[name])[finite]).mean() if finite.any() else 0.0
+        level = (logs[finite] - self._expect(name, self._encoded[name])[finite]).mean() if finite.any() else 0.0
         if self._engine.estimator is not None:
             return base + level, np.full(len(base), FORMULA_DEVIATION)
         random = self._rng.random(len(base))
         tried = len(logs) + len(self._labels.running[name])
-        if self._engine.sources.names and tried < SOURCE_FIRST:
+        if self._with_sources and tried < SOURCE_FIRST:
             return base + level + 1e-6 * random, np.ones(len(base))
         return 1e-3 * random + level, np.ones(len(base))
 
@@ -408,7 +427,7 @@ class _Model:
         failed = ~np.isfinite(logs)
         if self._surrogate is None or not failed.any():
             return np.full(len(candidates), sources) if np.isscalar(sources) else sources
-        ran = self._labels.encoded[name]
+        ran = self._encoded[name]
         prior = SOURCE_FAILURE * ran.failed.mean(axis=1) if ran.failed.size else np.full(len(ran), failed.mean())
         general = sources if candidates.failed.size else failed.mean()
         among = self._surrogate.correlation(ran.points, ran.points) + FAILURE_NOISE * np.eye(len(ran))

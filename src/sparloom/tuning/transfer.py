@@ -208,13 +208,21 @@ class SourceModels:
     def fastest(self, problem: str, count: int) -> list[Columns]:
         return [each.fastest(count) for each in self._models[problem]]
 
-    def base(self, problem: str, predicted: np.ndarray, trusts: Mapping[str, float]) -> np.ndarray:
-        """Return log seconds as far as sources are trusted (n,), given what each predicts (n, sources)."""
-        weights = np.array([trusts[name] ** 2 for name in self.names])
-        if not weights.any():
-            return np.zeros(len(predicted))
-        deviations = np.array([each.deviation for each in self._models[problem]])
-        return max(trusts.values()) * (predicted * deviations) @ weights / weights.sum()
+    def slopes(self, rankings: Iterable[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
+        """Return by how much log seconds grow with what each source predicts (sources,), see `trusts`.
+
+        They are a regression that begins at the belief that all sources together are half as steep as the target.
+        """
+        models = next(iter(self._models.values()))
+        believed = PRIOR_TRUST * np.array([each.deviation for each in models]) / max(1, len(models))
+        squares, products = PRIOR_TRIALS * np.eye(len(models)), PRIOR_TRIALS * believed
+        for predicted, logs in rankings:
+            finite = np.isfinite(logs)
+            if finite.sum() > 1:
+                centred = predicted[finite] - predicted[finite].mean(axis=0)
+                squares = squares + centred.T @ centred
+                products = products + centred.T @ (logs[finite] - logs[finite].mean())
+        return np.linalg.solve(squares, products)
 
     def trusts(self, rankings: Iterable[tuple[np.ndarray, np.ndarray]]) -> dict[str, float]:
         """Return how much each source is trusted: 0 to 1.
