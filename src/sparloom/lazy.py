@@ -9,7 +9,7 @@ __all__ = ["attach", "import_with_hint", "install_command"]
 
 EXTRAS = {
     "cupy": "gpu", "dvc": "data", "fbgemm_gpu": "peers", "mkl": "peers", "numba": "fusion", "optuna": "scale",
-    "smac": "tuners", "submitit": "scale", "sympy": "fusion",
+    "smac": "tuners", "botorch": "tuners", "kernel_tuner": "tuners", "submitit": "scale", "sympy": "fusion",
     "tensorboard": "track", "torch": "torch", "torch_geometric": "peers", "triton": "gpu", "wandb": "track",
     **dict.fromkeys((
         "joblib", "lightgbm", "lightning", "matplotlib", "pandas", "pyarrow", "rich", "sklearn"), "experiments"),

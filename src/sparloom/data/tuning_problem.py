@@ -24,7 +24,7 @@ class TuningProblem:
         configs: (configs, parameters), numbers, one row per configuration, index 0, 1, ...
         default: the configuration that speedups are relative to.
         statistics: (matrices, statistics) of training and judged matrices.
-        labels: matrix -> (configs,), what `evaluate` returns.
+        labels: matrix -> (configs,), what `evaluate` returns; NaN: the configuration fails.
         train, judged: names of the matrices to learn from and to choose for.
     """
 
@@ -50,7 +50,7 @@ class TuningProblem:
 
         Raises:
             ValueError: the budget is spent, there is no such configuration, this matrix may not be evaluated, or the
-                label is not positive and finite.
+                label is not positive and finite, or NaN.
         """
         if not 0 <= config < len(self.configs):
             raise ValueError(f"there is no configuration {config}: give a number from 0 to {len(self.configs) - 1}")
@@ -62,7 +62,8 @@ class TuningProblem:
                 where = "training matrices" if self.labels_on == "train" else matrix
                 raise ValueError(f"all {self.budget} labels on {where} are spent: return what was chosen with them")
             self.evaluated[matrix].append(config)
-        return float(checked_seconds(self.labels[matrix][config], lambda _: f"{matrix}, configuration {config}"))
+        return float(checked_seconds(self.labels[matrix][config], lambda _: f"{matrix}, configuration {config}",
+                                     gaps=True))
 
     def spent(self) -> int:
         """Count the labels that were taken, on all matrices together."""
@@ -78,7 +79,8 @@ class TuningProblem:
 
         Without a label it is the default.
         """
-        return min(self.evaluated[matrix][:first], key=lambda config: self.labels[matrix][config], default=self.default)
+        ran = [config for config in self.evaluated[matrix][:first] if not np.isnan(self.labels[matrix][config])]
+        return min(ran, key=lambda config: self.labels[matrix][config], default=self.default)
 
 
 Tuner = Callable[[TuningProblem, int], Mapping[str, int]]

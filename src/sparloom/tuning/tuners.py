@@ -15,17 +15,17 @@ from dataclasses import dataclass
 from functools import partial
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import pandas as pd
 
 from sparloom.data import TuningProblem
-from sparloom.files import scratch_folder, write_json
+from sparloom.files import scratch_folder
 from sparloom.lazy import install_command
-
-if TYPE_CHECKING:
-    from sparloom.space import SearchSpace
+from sparloom.space import SearchSpace
+from sparloom.tuning.optimizer import Optimizer
+from sparloom.tuning.transfer import Source
 
 INITIAL = 5
 """Random configurations with which searches begin."""
@@ -139,8 +139,8 @@ def botorch_search(problem: TuningProblem, seed: int) -> dict[str, int]:
 def kernel_tuner_search(problem: TuningProblem, seed: int, *, strategy: str) -> dict[str, int]:
     """Search by a strategy of Kernel Tuner, with its default options, in the simulation mode of Kernel Tuner.
 
-    That mode has the same rule. Departures: how many proposals in a row cost nothing is up to the strategy, and one
-    that ends early is continued by random configurations.
+    Departures: a strategy does not learn of the configurations that were drawn after REPEATS known ones, infeasible
+    points do not count among these, and a strategy that ends early is continued by random configurations.
     Source: van Werkhoven, FGCS 2019; `kernel_tuner.tune_kernel`.
 
     Raises:
@@ -159,29 +159,21 @@ def kernel_tuner_search(problem: TuningProblem, seed: int, *, strategy: str) -> 
         return grid.point(values or named.values()) in grid.numbers
 
     for place, name in enumerate(problem.judged):
-        with scratch_folder("tuner") as folder, redirect_stdout(StringIO()), warnings.catch_warnings():
+        rng = _rng(seed, place)
+        with redirect_stdout(StringIO()), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            cache = _write_cache(folder / "cache.json", grid, problem.labels[name])
-            results, _ = tune_kernel(
-                "kernel", "", 1, [], dict(grid.values), restrictions=[feasible], lang="C", strategy=strategy,
-                strategy_options={"max_fevals": problem.left(name)}, cache=str(cache), simulation_mode=True, quiet=True,
-                seed=_seed(seed, place))
-        for result in results:
-            if problem.left(name) > 0:
-                problem.evaluate(name, grid.numbers[grid.point(result[each] for each in grid.values)])
-        _try_random(problem, name, _rng(seed, place))
+            tune_kernel(
+                "kernel", "", 1, [], dict(grid.values), restrictions=[feasible], lang="C", simulation_mode=True,
+                strategy=_KernelTuner(strategy_map[strategy], problem, name, grid, rng), quiet=True,
+                strategy_options={"max_fevals": problem.left(name)}, seed=_seed(seed, place))
+        _try_random(problem, name, rng)
     return _choices(problem)
 
 
 def optimizer_search(
-    problem: TuningProblem, seed: int, *, space: "SearchSpace", sources: Mapping[str, pd.DataFrame],
+    problem: TuningProblem, seed: int, *, space: SearchSpace, sources: Sequence[Source],
 ) -> dict[str, int]:
-    """Search by our `Optimizer`.
-
-    Args:
-        space: whose configurations are those of the problem.
-        sources: name -> times of other devices, see `Optimizer`.
-    """
+    """Search by our `Optimizer`; configurations of the problem have the parameters of the space."""
     return _search(problem, seed, partial(_Ours, problem.configs, space, sources))
 
 
@@ -356,41 +348,56 @@ class _BoTorch:
 
 
 class _Ours:
-    """Search by our optimizer; configurations are told by the values of all parameters."""
+    """Search by our optimizer."""
 
     def __init__(
-        self, configs: pd.DataFrame, space: "SearchSpace", sources: Mapping[str, pd.DataFrame], grid: Grid, seed: int,
-        folder: Path,
+        self, configs: pd.DataFrame, space: SearchSpace, sources: Sequence[Source], grid: Grid, seed: int, folder: Path,
     ) -> None:
-        from sparloom.tuning.optimizer import Optimizer
-
-        self._configs, self._space, self._grid = configs, space, grid
+        self._configs, self._grid = configs, grid
         self._optimizer = Optimizer(space, sources=sources, seed=seed)
 
     def ask(self) -> tuple[Any, Point]:
-        (config,) = self._optimizer.ask(1)
-        values = dict(config.values)
-        return config, self._grid.point(values[name] for name in self._grid.values)
+        (proposal,) = self._optimizer.ask(1)
+        values = dict(proposal.config.values)
+        return proposal.config, self._grid.point(values[name] for name in self._grid.values)
 
     def tell(self, trial: Any, point: Point, seconds: float) -> None:
-        config = trial or self._space.parse(self._configs.iloc[self._grid.numbers[point]].to_dict())
-        if not math.isnan(seconds):
-            self._optimizer.tell(config, seconds=seconds)
-        else:
-            self._optimizer.tell(config, failure="runtime" if point in self._grid.numbers else "constraint")
+        config = trial or self._configs.iloc[self._grid.numbers[point]].to_dict()
+        self._optimizer.tell(config, **({"failure": "runtime"} if math.isnan(seconds) else {"seconds": seconds}))
 
 
-def _write_cache(path: Path, grid: Grid, seconds: np.ndarray) -> Path:
-    """Write the table as a cache of Kernel Tuner, which has milliseconds."""
-    trials = {}
-    for point, number in grid.numbers.items():
-        values = {name: listed[place] for (name, listed), place in zip(grid.values.items(), point, strict=True)}
-        failed = math.isnan(seconds[number])
-        trials[",".join(map(str, values.values()))] = values | {
-            "time": "RuntimeFailedConfig" if failed else 1000 * seconds[number]}
-    write_json(path, {"device_name": "simulated", "kernel_name": "kernel", "tune_params_keys": list(grid.values),
-                      "tune_params": grid.values, "objective": "time", "cache": trials})
-    return path
+class _KernelTuner:
+    """A strategy of Kernel Tuner whose configurations are evaluated here, in milliseconds."""
+
+    def __init__(
+        self, strategy: Any, problem: TuningProblem, name: str, grid: Grid, rng: np.random.Generator,
+    ) -> None:
+        self._strategy, self._problem, self._name, self._grid, self._rng = strategy, problem, name, grid, rng
+        self._idle = 0
+
+    def tune(self, searchspace: Any, runner: Any, options: Any) -> Any:
+        """Run the strategy, as Kernel Tuner asks of one that is given as an object."""
+        runner.run = self.run
+        return self._strategy.tune(searchspace, runner, options)
+
+    def run(self, configs: Iterable[Sequence[Any]], options: Any) -> list[dict[str, Any]]:
+        """Evaluate feasible configurations; the strategy is stopped when the labels are spent."""
+        from kernel_tuner.util import RuntimeFailedConfig, StopCriterionReached
+
+        results = []
+        for values in configs:
+            number = self._grid.numbers[self._grid.point(values)]
+            self._idle = self._idle + 1 if number in self._problem.evaluated[self._name] else 0
+            if self._idle == REPEATS:
+                self._problem.evaluate(self._name, self._rng.choice(_untried(self._problem, self._name)))
+                self._idle = 0
+            if self._problem.left(self._name) == 0:
+                raise StopCriterionReached("all labels are spent")
+            seconds = self._problem.evaluate(self._name, number)
+            outcome = {"__error__": RuntimeFailedConfig()} if math.isnan(seconds) else {"time": 1000 * seconds}
+            results.append(dict(zip(self._grid.values, values, strict=True)) | outcome)
+        options.budget.num_fevals = len(self._problem.evaluated[self._name])
+        return results
 
 
 def _try_random(problem: TuningProblem, name: str, rng: np.random.Generator) -> None:

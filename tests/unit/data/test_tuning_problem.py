@@ -23,12 +23,21 @@ def test_labels_are_counted_once_each():
         made.evaluate("j", 1)
 
 
-@pytest.mark.parametrize("wrong", [0.0, -1.0, np.nan, np.inf])
+@pytest.mark.parametrize("wrong", [0.0, -1.0, np.inf])
 def test_labels_that_are_no_times_are_refused(wrong):
     made = problem()
     made.labels["j"][2] = wrong
     with pytest.raises(ValueError, match=f"j, configuration 2: seconds={wrong}: give a positive number"):
         made.evaluate("j", 2)
+
+
+def test_a_configuration_that_fails_costs_a_label_and_is_not_chosen():
+    made = problem()
+    made.labels["j"][2] = np.nan
+    assert np.isnan(made.evaluate("j", 2))
+    assert (made.left("j"), made.best_evaluated("j")) == (1, made.default)
+    made.evaluate("j", 0)
+    assert made.best_evaluated("j") == 0
 
 
 @pytest.mark.parametrize("config", [-1, 3])
