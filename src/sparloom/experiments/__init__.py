@@ -21,7 +21,7 @@ __all__, __getattr__, __dir__ = attach(__name__, {
     "cora": ("BenchEncoders", "BenchRagged", "BenchRaggedCuda", "EvalRagged"),
     "spade": (
         "CheckSpadeSigns", "CognateTuner", "LabelSplit", "LearnedTuner",
-        "RankTuners", "TunerEntry", "ValidateSimulator"),
+        "RankOnSpaces", "RankTuners", "TunerEntry", "ValidateSimulator", "make_ranking"),
     "trees": ("CheckLearnings", "CollectGemm", "Distillation", "FitTrees"),
     "harness": ("Checkpoints", "TensorBoard", "TreeModels", "Wandb"),
 })

@@ -6,10 +6,17 @@ import numpy as np
 import pandas as pd
 
 from sparloom.measure import bootstrap_interval, geomean
+from sparloom.measure.metrics import resample
 from sparloom.report.figures import Line, draw_lines
 
 WHERE = {"train": "training matrices", "judged": "each judged matrix"}
 """Where tuners take labels -> as tables call it."""
+BUDGETS = (25, 50, 100, 200)
+"""Trials at which tuners on measured spaces are compared."""
+DRAWN = (5, 10, 15, 25, 35, 50, 75, 100, 150, 200)  # trials in figures
+GOALS = (0.90, 0.95, 0.98)
+CLEARLY_WORSE = 0.02  # of the optimum
+SPACE = ["kernel", "device"]
 
 
 def rank_rows(frame: pd.DataFrame) -> pd.DataFrame:
@@ -85,3 +92,81 @@ def draw_tuners(frame: pd.DataFrame, stem: Path, *, title: str) -> None:
         panels[f"labels on {name}" + (", in all" if where == "train" else "")] = lines
     draw_lines(panels, stem, x="labels", y="share of the best speed", title=title, size=(9.0, 3.8), ticks=budgets,
                ylim=(max(0.0, rows["low"].min() - 0.02), 1.005))
+
+
+def space_metrics(curves: pd.DataFrame) -> dict[str, float]:
+    """Reduce searches of measured spaces.
+
+    Args:
+        curves: curves.parquet of experiment=rank_tuners: columns kernel, device, method, seed, trial, share of the
+            optimum, seconds_per_trial.
+
+    Returns:
+        <kernel>/<device>/<method>/<trials>: mean share over seeds; <method>/trials_to_<goal>: trials after which its
+        mean over spaces and seeds is at the goal, absent if it never is; <method>/seconds_per_trial: of its own
+        computations; <method>/worse: share of spaces and BUDGETS where a source makes ours worse by more than
+        CLEARLY_WORSE; single_source/worse: the same of all methods with one source.
+    """
+    means = curves.groupby([*SPACE, "method", "trial"], sort=False)["share"].mean()
+    metrics = {"/".join(map(str, key)): float(share) for key, share in means.items() if key[-1] in BUDGETS}
+    overall = means.groupby(["method", "trial"]).mean()
+    for goal in GOALS:
+        reached = overall[overall >= goal].reset_index("trial").groupby("method")["trial"].min()
+        metrics |= {f"{method}/trials_to_{goal:.2f}": float(trial) for method, trial in reached.items()}
+    took = curves.groupby("method")["seconds_per_trial"].mean()
+    gains = source_gains(curves)
+    worse = (gains["gain"] < -CLEARLY_WORSE).groupby(gains["method"]).mean()
+    single = gains.loc[gains["method"] != "sparloom_all", "gain"]
+    return (metrics | took.add_suffix("/seconds_per_trial").to_dict() | worse.add_suffix("/worse").to_dict()
+            | ({"single_source/worse": float((single < -CLEARLY_WORSE).mean())} if len(single) else {}))
+
+
+def source_gains(curves: pd.DataFrame, correlations: pd.DataFrame | None = None) -> pd.DataFrame:
+    """Compare our searches with sources to those without: how related must a source be?
+
+    Args:
+        correlations: correlations.parquet of the same run.
+
+    Returns:
+        Columns kernel, device, trial, method, and gain: the mean share of the optimum with the source minus that
+        without; with `correlations` also source and correlation, of a single source with the device, by ranks.
+    """
+    shares = curves[curves["trial"].isin(BUDGETS)].pivot_table("share", [*SPACE, "trial"], "method")
+    ours = shares.filter(regex="^sparloom_").columns if "sparloom" in shares else []
+    gains = shares[ours].sub(shares.get("sparloom"), axis=0).melt(
+        var_name="method", value_name="gain", ignore_index=False).dropna().reset_index()
+    if correlations is None:
+        return gains
+    reverse = gains[SPACE].drop_duplicates().assign(method="sparloom_reversed", source="reversed", correlation=-1.0)
+    known = correlations.assign(method="sparloom_from_" + correlations["source"])
+    return gains.merge(pd.concat([known, reverse]), on=[*SPACE, "method"])
+
+
+def draw_source_gains(gains: pd.DataFrame, stem: Path) -> None:
+    """Draw the gain by a source over its correlation with the device, a panel for each kernel."""
+    panels = {kernel: [Line(group["correlation"], group["gain"], f"{trial} trials", f"C{place}", "o")
+                       for place, (trial, group) in enumerate(rows.groupby("trial"))]
+              for kernel, rows in gains.groupby("kernel")}
+    draw_lines(panels, stem, x="rank correlation of source and device", y="gain in share of the optimum", at=0)
+
+
+def draw_spaces(curves: pd.DataFrame, out: Path) -> None:
+    """Draw the share of the optimum by the number of trials, with its 95 % bounds: a figure for each kernel.
+
+    Bounds are those of means over seeds, in the last panel over devices and seeds. Lines of ours are solid.
+    """
+    for kernel, rows in curves[curves["trial"].isin(DRAWN)].groupby("kernel"):
+        panels = {device: _lines(group) for device, group in rows.groupby("device")} | {"all devices": _lines(rows)}
+        draw_lines(panels, out / f"{kernel}", x="trials", y="share of the optimum", title=kernel,
+                   ticks=(5, 10, 25, 50, 100, 200), columns=6)
+
+
+def _lines(rows: pd.DataFrame) -> list[Line]:
+    lines = []
+    for place, (method, group) in enumerate(rows.groupby("method", sort=False)):
+        by_trial = group.pivot(index=["device", "seed"], columns="trial", values="share")
+        spread = by_trial.to_numpy()[resample(len(by_trial), seed=0)].mean(axis=1)
+        low, high = np.quantile(spread, (0.025, 0.975), axis=0)
+        lines.append(Line(by_trial.columns, by_trial.mean(), method, f"C{place}",
+                          "-" if method.startswith("sparloom") else "--", low, high))
+    return lines

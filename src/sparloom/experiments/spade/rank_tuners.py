@@ -19,6 +19,7 @@ import pandas as pd
 from sparloom.data import LabelsOn, SampleSource, Selection, Tuner, TuningProblem
 from sparloom.experiments.cognate import EvaluationData
 from sparloom.experiments.harness import finish
+from sparloom.experiments.spade.measured_spaces import RankOnSpaces
 from sparloom.files import scratch_folder
 from sparloom.models import CostModel, Learner, Static, with_estimate
 from sparloom.ops import Op
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from sparloom.experiments.harness import Checkpoints
     from sparloom.platforms import Platform
 
+SEEDS = (0, 1, 2)
 logger = logging.getLogger(__name__)
 
 
@@ -126,6 +128,26 @@ class RankTuners:
             for budget in entry.budgets:
                 problem = self.problem(study, budget, entry.labels_on)
                 yield rows_of(problem, tuner(problem, seed), budget=budget, seed=seed)
+
+
+def make_ranking(
+    spaces: str | None, kernels: Sequence[str] | None, devices: Sequence[str] | None, methods: Sequence[str] | None,
+    seeds: Sequence[int] | None, workers: int, journals: str, **on_spade: Any,
+) -> RankOnSpaces | RankTuners:
+    """Make the task that ranks tuners on measured spaces, or on SPADE if there are none.
+
+    Args:
+        on_spade: of `RankTuners`; the others are those of `RankOnSpaces`.
+
+    Raises:
+        ValueError: an option needs spaces.
+    """
+    if spaces is not None:
+        return RankOnSpaces(spaces, kernels, devices, methods, seeds, workers, journals)
+    for name, value in (("kernels", kernels), ("devices", devices), ("methods", methods)):
+        if value is not None:
+            raise ValueError(f"task.{name} chooses among measured spaces: give spaces=<folder of T1 and T4 files>")
+    return RankTuners(seeds=SEEDS if seeds is None else seeds, **on_spade)
 
 
 def rows_of(problem: TuningProblem, choices: Mapping[str, int], *, budget: int, seed: int) -> pd.DataFrame:
