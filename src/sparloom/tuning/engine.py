@@ -318,15 +318,15 @@ class _Model:
         self._tried = {name: self._tried_rows(name) for name in engine.problems}
         residuals = {name: logs - self._expect(name, self._encoded[name]) for name, logs in labels.logs.items()}
         finite = {name: np.isfinite(each) for name, each in residuals.items()}
-        within = [each[finite[name]] - each[finite[name]].mean() for name, each in residuals.items()
-                  if finite[name].any()]
-        self.scale = _scale(within, None if engine.estimator is None else FORMULA_DEVIATION)
+        self.scale = _scale([each[finite[name]] for name, each in residuals.items() if finite[name].any()],
+                            None if engine.estimator is None else FORMULA_DEVIATION)
         self.points = Points.concatenate([self.candidates[next(iter(self.candidates))].points[:0], *(
             self._encoded[name].points[finite[name]] for name in residuals)])
         self.values = np.concatenate([np.zeros(0), *(each[finite[name]] / self.scale
                                                      for name, each in residuals.items())])
         self._posterior: Posterior | None = None
         self._surrogate: Surrogate | None = None
+        self._believed: dict[str, float] = {}  # least log seconds that are expected of running trials
 
     def condition(self, surrogate: Surrogate) -> None:
         """Take the surrogate with drawn hyperparameters, given the labels.
@@ -347,14 +347,14 @@ class _Model:
         for name, configs in self._labels.running.items():
             if configs:
                 encoded = self._engine.encode(name, self._engine.space.columns(configs))
-                self._believe((encoded if self._with_sources else encoded.without_sources()).points)
+                self._run(name, encoded if self._with_sources else encoded.without_sources())
 
     def add_running(self, name: str, row: int) -> None:
         """Count a candidate as running."""
         self._tried[name] = np.append(self._tried[name], row)
         self._labels.running[name].append(self._engine._config(self.candidates[name].codes[row]))
         if self._posterior is not None:
-            self._believe(self.candidates[name].points[[row]])
+            self._run(name, self.candidates[name][[row]])
 
     def is_given_up(self, name: str) -> bool:
         """Return whether so many trials of a problem failed, and none had seconds, that others are tried instead."""
@@ -369,7 +369,8 @@ class _Model:
         mean, deviation = self._predict(name)
         logs = self._labels.logs.get(name, np.zeros(0))
         if len(logs) or self._labels.running[name]:
-            least = min(logs[np.isfinite(logs)], default=mean.min())
+            least = min([*logs[np.isfinite(logs)], self._believed.get(name, math.inf)])
+            least = least if least < math.inf else float(mean.min())
             score = _improvement(least, mean, deviation) * (1 - self._failure(name))
             score = score / (1 + (0 if np.isfinite(logs).any() or len(self._engine.problems) == 1 else len(logs)))
         else:
@@ -439,12 +440,19 @@ class _Model:
         return bool(np.isfinite(logs).any()) and self._posterior is not None and (
             self._engine.estimator is not None or self._labels.count >= MIN_LABELS_TO_END)
 
-    def _believe(self, points: Points) -> None:
-        """Condition on trials that come out as expected."""
+    def _run(self, name: str, encoded: Candidates) -> None:
+        """Count configurations of a problem as run, with the seconds that are expected of them."""
+        logs = self._believe(encoded.points) * self.scale + self._expect(name, encoded)
+        self._believed[name] = min(self._believed.get(name, math.inf), float(logs.min()))
+
+    def _believe(self, points: Points) -> np.ndarray:
+        """Condition on trials that come out as expected; return their values."""
         assert self._posterior is not None
-        self.values = np.append(self.values, self._posterior.at(points)[0])
+        expected = self._posterior.at(points)[0]
+        self.values = np.append(self.values, expected)
         self.points = Points.concatenate([self.points, points])
         self._posterior = self._surrogate.condition(self.points, self.values, self._drawn)
+        return expected
 
     def _tried_rows(self, name: str) -> np.ndarray:
         """Return the rows of candidates that have run or are running."""
@@ -474,13 +482,22 @@ def _described(problem: Any) -> Mapping[str, Any]:
     return {"rows": problem.shape[0], "cols": problem.shape[1], "nnz": max(1, problem.nnz), **problem.statistics}
 
 
-def _scale(within: Sequence[np.ndarray], expected: float | None) -> float:
-    """Return the deviation of residuals around the mean of their problem; with few, mostly what is expected of it."""
-    squares = float(sum((each**2).sum() for each in within))
-    count = sum(map(len, within))
+def _scale(residuals: Sequence[np.ndarray], expected: float | None) -> float:
+    """Return the deviation of residuals: within problems if these have enough of them, else of all.
+
+    Args:
+        residuals: of each problem.
+        expected: deviation that a formula is believed to have, which counts like a few residuals.
+    """
+    parts = [each - each.mean() for each in residuals]
+    freedom = sum(map(len, parts)) - len(parts)
+    if freedom < MIN_LABELS and expected is None:
+        everything = np.concatenate([np.zeros(0), *residuals])
+        parts, freedom = [everything - everything.mean()] if len(everything) else [], len(everything) - 1
+    squares = float(sum((each**2).sum() for each in parts))
     if expected is not None:
-        squares, count = squares + PRIOR_RESIDUALS * expected**2, count + PRIOR_RESIDUALS
-    return max(MIN_SCALE, math.sqrt(squares / count)) if count else 1.0
+        squares, freedom = squares + PRIOR_RESIDUALS * expected**2, freedom + PRIOR_RESIDUALS
+    return max(MIN_SCALE, math.sqrt(squares / freedom)) if freedom > 0 and squares > 0 else 1.0
 
 
 def _log_median(seconds: Sequence[float]) -> float:
