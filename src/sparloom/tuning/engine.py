@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -90,7 +91,18 @@ class Candidates:
     def __len__(self) -> int:
         return len(self.expected)
 
-    def __getitem__(self, rows: np.ndarray) -> Candidates:
+    @cached_property
+    def rows(self) -> dict[bytes, int]:
+        """Where each configuration is, by its codes."""
+        return {codes.tobytes(): row for row, codes in enumerate(self.codes)}
+
+    @staticmethod
+    def concatenate(parts: Sequence[Candidates]) -> Candidates:
+        codes, expected, predicted, failed = (np.concatenate([getattr(each, name) for each in parts])
+                                              for name in ("codes", "expected", "predicted", "failed"))
+        return Candidates(codes, Points.concatenate([each.points for each in parts]), expected, predicted, failed)
+
+    def __getitem__(self, rows: np.ndarray | slice) -> Candidates:
         return Candidates(self.codes[rows], self.points[rows], self.expected[rows], self.predicted[rows],
                           self.failed[rows])
 
@@ -131,10 +143,11 @@ class Engine:
                        if self.space.grid is not None and isinstance(each, MatrixFeatures)}
         listed = {name: self._list(name) for name in self.problems}
         self.encoding = self._make_encoding(listed)
-        self.sources = SourceModels(self.space, self.problems, sources, np.random.default_rng([seed, 1]))
+        self.sources = SourceModels(self.space, self.problems, sources)
         self._listed = {name: None if columns is None else self.encode(name, columns)
                         for name, columns in listed.items()}
         self._surrogates: dict[bool, tuple[Surrogate, int]] = {}  # with sources or not -> fitted, to so many labels
+        self._encoded: dict[str, dict[Config, Candidates]] = {}
         self._programs: dict[tuple[str, str | None], Config] = {}  # (problem, key) -> what `program` returns
 
     def program(self, problem: str, config: Config | Mapping[str, Any] | str) -> Config:
@@ -198,6 +211,15 @@ class Engine:
         """Return how much each source is trusted after some trials: 0 to 1."""
         return self.sources.trusts(_Labels(self, trials).rankings())
 
+    def encode_configs(self, problem: str, configs: Sequence[Config]) -> Candidates:
+        """Encode some configurations of a problem, each once in the life of the engine."""
+        known = self._encoded.setdefault(problem, {})
+        fresh = [each for each in configs if each not in known]
+        if fresh:
+            encoded = self.encode(problem, self.space.columns(fresh))
+            known.update((config, encoded[row:row + 1]) for row, config in enumerate(fresh))
+        return Candidates.concatenate([known[each] for each in configs])
+
     def encode(self, problem: str, columns: Columns) -> Candidates:
         """Encode configurations of a problem."""
         predicted, failed = self.sources.predict(problem, columns)
@@ -223,10 +245,6 @@ class Engine:
             parts.append({parameter: column[usable] for parameter, column in each.items()})
         parts += [self.space.neighbours(config, rng, NEIGHBOURS, features) for config in fastest]
         return self.encode(name, {each: np.concatenate([part[each] for part in parts]) for each in self.space.names})
-
-    def is_listed(self, name: str) -> bool:
-        """Return whether all configurations of a problem are candidates."""
-        return self._listed[name] is not None
 
     def _config(self, codes: np.ndarray) -> Config:
         columns = {each.name: each.decode(codes[place:place + 1]) for place, each in enumerate(self.space.parameters)}
@@ -278,8 +296,7 @@ class _Labels:
         self.running = {name: [config for problem, config in trials.running if problem == name]
                         for name in engine.problems}
         self.logs = {name: np.array([_log_median(each) for each in repeated[name].values()]) for name in self.configs}
-        self.encoded = {name: engine.encode(name, engine.space.columns(configs))
-                        for name, configs in self.configs.items()}
+        self.encoded = {name: engine.encode_configs(name, configs) for name, configs in self.configs.items()}
 
     @property
     def count(self) -> int:
@@ -311,11 +328,11 @@ class _Model:
         self.candidates = {name: engine.candidates(name, labels.fastest(name), rng) for name in engine.problems}
         self._encoded = labels.encoded
         self._with_sources, self._slopes = with_sources, engine.sources.slopes(labels.rankings())
+        self._tried = {name: self._tried_rows(name) for name in engine.problems}
         if not with_sources:
             self.candidates = {name: each.without_sources() for name, each in self.candidates.items()}
             self._encoded = {name: each.without_sources() for name, each in labels.encoded.items()}
         self._base = {name: self._expect(name, each) for name, each in self.candidates.items()}
-        self._tried = {name: self._tried_rows(name) for name in engine.problems}
         residuals = {name: logs - self._expect(name, self._encoded[name]) for name, logs in labels.logs.items()}
         finite = {name: np.isfinite(each) for name, each in residuals.items()}
         self.scale = _scale([each[finite[name]] for name, each in residuals.items() if finite[name].any()],
@@ -346,7 +363,7 @@ class _Model:
                 self._believe(self._encoded[name].points[~np.isfinite(logs)])
         for name, configs in self._labels.running.items():
             if configs:
-                encoded = self._engine.encode(name, self._engine.space.columns(configs))
+                encoded = self._engine.encode_configs(name, configs)
                 self._run(name, encoded if self._with_sources else encoded.without_sources())
 
     def add_running(self, name: str, row: int) -> None:
@@ -456,14 +473,10 @@ class _Model:
 
     def _tried_rows(self, name: str) -> np.ndarray:
         """Return the rows of candidates that have run or are running."""
-        space, tried = self._engine.space, [*self._labels.configs.get(name, ()), *self._labels.running[name]]
-        if not tried:
-            return np.zeros(0, np.int64)
-        columns = space.columns(tried)
-        codes = np.stack([each.codes(columns[each.name]) for each in space.parameters], axis=1).astype(np.float64)
-        everything = np.concatenate([codes, self.candidates[name].codes])
-        places = np.unique(everything, axis=0, return_inverse=True)[1].reshape(-1)
-        return np.flatnonzero(np.isin(places[len(codes):], places[:len(codes)]))
+        tried = [*self._labels.configs.get(name, ()), *self._labels.running[name]]
+        codes = self._engine.encode_configs(name, tried).codes if tried else []
+        rows = (self.candidates[name].rows.get(each.tobytes()) for each in codes)
+        return np.array([row for row in rows if row is not None], np.int64)
 
 
 def _constants(name: str, problem: Any, space: SearchSpace) -> dict[str, float]:

@@ -59,7 +59,6 @@ class Source:
         if "seconds" not in self.trials or self.trials["seconds"].notna().sum() < 2:
             raise SchemaError(f"source {self.name} has fewer than two trials with seconds: leave it out")
 
-
     def of_problem(self, problem: str) -> Source:
         """Return the trials of one problem, or all of them if there is none of this name."""
         if "problem" not in self.trials or problem not in set(self.trials["problem"]):
@@ -70,7 +69,7 @@ class Source:
 class SourceModel:
     """A source as seen from the space of the target: log seconds of any of its configurations, standardised."""
 
-    def __init__(self, source: Source, space: SearchSpace, rng: np.random.Generator) -> None:
+    def __init__(self, source: Source, space: SearchSpace) -> None:
         self.name, self._space = source.name, space
         self.shared = [name for name in space.names if name in source.trials]
         if not self.shared:
@@ -89,7 +88,7 @@ class SourceModel:
         first = np.full(len(codes), -1)
         first[places.reshape(-1)] = np.arange(len(places.reshape(-1)))
         self._points = self._encoding.points("", {name: column[first] for name, column in columns.items()})
-        self._surrogate = Surrogate(self._encoding.priors).fit(*self._fastest_and_others(finite, rng))
+        self._surrogate = Surrogate(self._encoding.priors).fit(self._points[finite], self._values[finite])
 
     @property
     def lengths(self) -> np.ndarray:
@@ -123,11 +122,6 @@ class SourceModel:
             half = MAX_CONDITIONED // 2
             rows = np.concatenate([rows[:half], rows[half:][:: -(-len(rows[half:]) // half)]])
         return self._surrogate.condition(self._points[rows], self._values[rows])
-
-    def _fastest_and_others(self, finite: np.ndarray, rng: np.random.Generator) -> tuple[Points, np.ndarray]:
-        """Return the trials that the model of the source is fitted to; the surrogate thins them out."""
-        rows = rng.permutation(np.flatnonzero(finite))
-        return self._points[rows], self._values[rows]
 
     def _read(self, trials: pd.DataFrame) -> tuple[dict[str, np.ndarray], np.ndarray]:
         """Return the trials as columns of the target, and their log seconds, relative to the mean of the problem.
@@ -179,9 +173,7 @@ class SourceModels:
     mean.
     """
 
-    def __init__(
-        self, space: SearchSpace, problems: Iterable[str], sources: Sequence[Source], rng: np.random.Generator
-    ) -> None:
+    def __init__(self, space: SearchSpace, problems: Iterable[str], sources: Sequence[Source]) -> None:
         twice = [each.name for each in sources if [other.name for other in sources].count(each.name) > 1]
         if twice:
             raise SchemaError(f"two sources are named {twice[0]}: rename one")
@@ -194,7 +186,7 @@ class SourceModels:
                 part = source.of_problem(problem)
                 key = source.name, "" if part is source else problem
                 if key not in models:
-                    models[key] = SourceModel(part, space, rng)
+                    models[key] = SourceModel(part, space)
                 self._models[problem].append(models[key])
 
     def predict(self, problem: str, columns: Columns) -> tuple[np.ndarray, np.ndarray]:
