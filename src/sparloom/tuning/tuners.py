@@ -8,9 +8,10 @@ fastest configuration that was tried, so one run shows a tuner at every smaller 
 
 import logging
 import math
+import random
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import redirect_stdout, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass
 from functools import partial
 from io import StringIO
@@ -140,7 +141,8 @@ def kernel_tuner_search(problem: TuningProblem, seed: int, *, strategy: str) -> 
     """Search by a strategy of Kernel Tuner, with its default options, in the simulation mode of Kernel Tuner.
 
     Departures: a strategy does not learn of the configurations that were drawn after REPEATS known ones, infeasible
-    points do not count among these, and a strategy that ends early is continued by random configurations.
+    points do not count among these, and a strategy that ends early is continued by random configurations. bayes_opt
+    draws its first configurations without a seed.
     Source: van Werkhoven, FGCS 2019; `kernel_tuner.tune_kernel`.
 
     Raises:
@@ -160,12 +162,12 @@ def kernel_tuner_search(problem: TuningProblem, seed: int, *, strategy: str) -> 
 
     for place, name in enumerate(problem.judged):
         rng = _rng(seed, place)
-        with redirect_stdout(StringIO()), warnings.catch_warnings():
+        with redirect_stdout(StringIO()), warnings.catch_warnings(), _seeded_generators(_seed(seed, place)):
             warnings.simplefilter("ignore")
             tune_kernel(
                 "kernel", "", 1, [], dict(grid.values), restrictions=[feasible], lang="C", simulation_mode=True,
                 strategy=_KernelTuner(strategy_map[strategy], problem, name, grid, rng), quiet=True,
-                strategy_options={"max_fevals": problem.left(name)}, seed=_seed(seed, place))
+                strategy_options={"max_fevals": problem.left(name)})
         _try_random(problem, name, rng)
     return _choices(problem)
 
@@ -398,6 +400,19 @@ class _KernelTuner:
             results.append(dict(zip(self._grid.values, values, strict=True)) | outcome)
         options.budget.num_fevals = len(self._problem.evaluated[self._name])
         return results
+
+
+@contextmanager
+def _seeded_generators(seed: int) -> Iterator[None]:
+    """Seed the global generators of Python and NumPy, which Kernel Tuner draws from, and restore them."""
+    states = random.getstate(), np.random.get_state()
+    random.seed(seed)
+    np.random.seed(seed)
+    try:
+        yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])
 
 
 def _try_random(problem: TuningProblem, name: str, rng: np.random.Generator) -> None:
