@@ -25,7 +25,7 @@ import numpy as np
 from scipy.stats import kendalltau
 
 from sparloom.errors import IllegalSchedule, SchemaError
-from sparloom.models import Points, Posterior, Priors, Surrogate
+from sparloom.models import Posterior, Priors, Surrogate
 from sparloom.space import Columns, SearchSpace
 from sparloom.tuning.encoding import SpaceEncoding
 

@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 import scipy.sparse
 
+from sparloom.data import read_trials
 from sparloom.errors import SchemaError
 from sparloom.sparse import Pattern, SparseMatrix, read_matrix, write_matrix
 
@@ -297,3 +298,90 @@ def test_other_machines_and_matrices_are_refused(build, place) -> None:
     write_matrix(file, SparseMatrix(Pattern(rolled.shape, rolled.indptr, rolled.indices), rolled.data))
     with pytest.raises(SchemaError, match=r"other problems, such as 'm1'"):
         build("campaign", *given, folder=place).run(out_of(place, "changed"))
+
+
+T1 = """{"General": {"BenchmarkName": "kernel"}, "ConfigurationSpace": {
+  "TuningParameters": [
+    {"Name": "block_x", "Type": "int", "Values": "[2**i for i in range(4, 9)]", "Default": 32},
+    {"Name": "block_y", "Type": "int", "Values": "[1, 2, 4, 8]", "Default": 1},
+    {"Name": "SHARED", "Type": "bool", "Values": [true, false], "Default": true}],
+  "Conditions": [{"Expression": "block_x * block_y <= 512", "Parameters": ["block_x", "block_y"]}]}}
+"""
+RUN_KERNEL = """#!/bin/sh
+# run BLOCK_X BLOCK_Y SHARED [SIZE]
+if [ "$1" = 16 ] && [ "$3" = 1 ]; then echo "too many registers" >&2; exit 1; fi
+echo "$1 $2 $3 ${4:-100}" | awk '{ d = $1 * $2 - 128; print ($4 + 0.01 * d * d + 20 * $3) * 1e-6 }'
+"""
+
+
+@pytest.fixture
+def kernel(tmp_path) -> Path:
+    (tmp_path / "kernel_T1.json").write_text(T1)
+    (tmp_path / "run").write_text(RUN_KERNEL)
+    (tmp_path / "run").chmod(0o755)
+    return tmp_path
+
+
+def tune(build, kernel: Path, state: str, *overrides: str):
+    command = f"task.command='{kernel}/run {{block_x}} {{block_y}} {{SHARED}}'"
+    return build("campaign", f"space={kernel}/kernel_T1.json", "platform@target=custom", "samples=csv",
+                 f"task.folder={kernel}/{state}", command, *overrides, folder=kernel)
+
+
+def test_a_kernel_of_a_t1_file_needs_no_matrix(build, kernel) -> None:
+    metrics = tune(build, kernel, "state", "budget=20").run(out := out_of(kernel, "out"))
+    best = pd.read_csv(out / "best.csv").iloc[0]
+    assert best["block_x"] * best["block_y"] == 128
+    assert best["SHARED"] == 0
+    assert metrics["problems"] == 1
+    trials = read_trials(out / "trials_T4.json.gz")
+    assert len(trials) == metrics["trials"] <= 20
+    assert trials["failure"].notna().sum() == metrics["failures"]
+    assert ((trials["block_x"] == 16) & (trials["SHARED"] == 1)).sum() == metrics["failures"]
+
+
+def test_a_campaign_starts_from_other_campaigns_and_files(build, kernel) -> None:
+    tune(build, kernel, "old", "budget=16").run(out := out_of(kernel, "old device"))
+    results = pd.read_parquet(out / "progress.parquet")
+    pd.DataFrame([dict(pair.split("=") for pair in key.split(",")) for key in results["config"]]).assign(
+        ms=[each if each > 0 else "failed" for each in results["seconds"]]).to_csv(kernel / "other.csv", index=False)
+    sources = f"sources=['{kernel}/old','{out}/trials_T4.json.gz',{kernel}/other.csv]"
+    tune(build, kernel, "new", "budget=6", sources).run(new := out_of(kernel, "new device"))
+    first = pd.read_parquet(new / "progress.parquet").iloc[0]
+    assert first["config"] == results.loc[results["seconds"].idxmin(), "config"]
+    trusts = pd.read_parquet(new / "trusts.parquet")
+    assert list(trusts) == ["old", "trials_T4", "other"]
+    assert len(trusts) == 7
+    assert (trusts.iloc[0] == 0.5).all()
+    assert (trusts.iloc[-1] > 0.5).all()
+    assert (new / "trusts.svg").stat().st_size > 1000
+
+
+def test_problems_come_from_a_csv_with_features(build, kernel) -> None:
+    (kernel / "sizes.csv").write_text("problem,size,kind\nsmall,10,half\nlarge,1000,float\n")
+    command = f"task.command='{kernel}/run {{block_x}} {{block_y}} {{SHARED}} {{size}}'"
+    task = build("campaign", f"space={kernel}/kernel_T1.json", "platform@target=custom", "samples=csv", command,
+                 f"problems={kernel}/sizes.csv", f"task.folder={kernel}/state", "budget=30", folder=kernel)
+    assert task.run(out := out_of(kernel, "out"))["problems"] == 2
+    best = pd.read_csv(out / "best.csv").set_index("problem")
+    assert (best["block_x"] * best["block_y"] == 128).all()
+    assert best.loc["large", "seconds"] > 5 * best.loc["small", "seconds"]
+
+
+@pytest.mark.parametrize(("overrides", "error", "message"), [
+    (["problems=twice.csv"], SchemaError, r"twice\.csv, line 3: a is there twice"),
+    (["problems=sizes.csv"], ValueError, r"task\.command .* lacks \{problem\}"),
+    (["problems=sizes.csv", "matrices=."], ValueError, "the problems are the one or the other"),
+    (["sources=[nowhere.json]"], FileNotFoundError, "nowhere"),
+    (["sources=[sizes.csv]"], SchemaError, "give one column of times"),
+    (["task.results=empty_T4.json"], SchemaError, "has no trials"),
+    (["problems=nowhere.csv"], ValueError, r"problems=nowhere\.csv: there is no such file"),
+    (["task.command='run {block_x} {SHARED}'"], ValueError, r"lacks \{block_y\}"),
+])
+def test_mistakes_with_problems_and_sources(build, kernel, monkeypatch, overrides, error, message) -> None:
+    monkeypatch.chdir(kernel)
+    Path("twice.csv").write_text("problem,size\na,1\na,2\n")
+    Path("sizes.csv").write_text("problem,size\na,1\nb,2\n")
+    Path("empty_T4.json").write_text('{"results": []}')
+    with pytest.raises(error, match=message):
+        tune(build, kernel, "state", *overrides).run(out_of(kernel, "out"))

@@ -231,10 +231,11 @@ class RunCampaign:
         named = {re.split(r"[.\[]", name)[0] for _, name, _, _ in string.Formatter().parse(command) if name}
         missing = [name for name in self._space.varied_names if name not in named]
         problems = self._problems or {ONLY: {}}
-        features = [] if self.matrices else list(next(iter(problems.values())))
-        tells_apart = {FILE, MATRIX} if self.matrices else {PROBLEM}
-        if len(problems) > 1 and not named & tells_apart and (not features or not set(features) <= named):
-            missing.append(FILE if self.matrices else PROBLEM)
+        if not named & ({FILE, MATRIX} if self.matrices else {PROBLEM}):
+            told = [() if self.matrices else tuple(each[name] for name in each if name in named)
+                    for each in problems.values()]
+            if len(set(told)) < len(problems):
+                missing.append(FILE if self.matrices else PROBLEM)
         if missing:
             lacks = ", ".join(f"{{{name}}}" for name in missing)
             raise ValueError(f"task.command {command!r} lacks {lacks}: trials that differ only in these would be the "
