@@ -113,11 +113,6 @@ class Surrogate:
         drawn = self.mode + self._axes @ rng.standard_normal(len(self.mode))
         return np.clip(drawn, mean - MAX_DEVIATIONS * deviation, mean + MAX_DEVIATIONS * deviation)
 
-    def correlation(self, left: Points, right: Points) -> Float[np.ndarray, "n k"]:
-        """Return how alike the smooth parts of two sets of points are at the mode: 0 to 1."""
-        kernel = _Kernel(self.priors, self.mode)
-        return kernel.smooth(left, right) / kernel.amplitude
-
     def condition(
         self, points: Points, values: Float[np.ndarray, " n"], hyperparameters: np.ndarray | None = None
     ) -> Posterior:
@@ -160,13 +155,11 @@ class _Kernel:
         self._roots = np.sqrt(numbers[count + 2:])[priors.linear_groups]
 
     def between(self, left: Points, right: Points) -> Float[np.ndarray, "n k"]:
-        return self.smooth(left, right) + (left.linear * self._roots) @ (right.linear * self._roots).T
-
-    def smooth(self, left: Points, right: Points) -> Float[np.ndarray, "n k"]:
         first, second = left.smooth / self._lengths, right.smooth / self._lengths
         squares = (first**2).sum(axis=1)[:, None] + (second**2).sum(axis=1) - 2 * first @ second.T
         distances = ROOT_5 * np.sqrt(np.maximum(squares, 0))
-        return self.amplitude * (1 + distances + distances**2 / 3) * np.exp(-distances)
+        smooth = self.amplitude * (1 + distances + distances**2 / 3) * np.exp(-distances)
+        return smooth + (left.linear * self._roots) @ (right.linear * self._roots).T
 
     def variance(self, points: Points) -> Float[np.ndarray, " n"]:
         return self.amplitude + ((points.linear * self._roots) ** 2).sum(axis=1)

@@ -24,8 +24,8 @@ MAX_PAIRED = 5  # parameters of a space in which all products of two are feature
 MAX_PAIRS = 30
 MAX_POWER = 8  # of two, that divides a whole number
 LEVEL_VARIANCE = (np.log(10.0), 2.0)  # prior of how much problems differ in their mean; logarithm
-SLOPE_VARIANCE = (np.log(0.3), 1.5)  # prior of the linear part in features of a walk
-WALK_DEVIATION = 1.0  # of the prior of the length in features of a walk
+SLOPE_VARIANCE = (0.0, 1.5)  # prior of the linear part in features of a walk
+WALK_DEVIATION = 2.0  # of the prior of the length in features of a walk
 
 
 class Encoding(Protocol):
@@ -142,7 +142,9 @@ class SpaceEncoding:
 
 
 class WalkEncoding:
-    """Encode configurations of sparse matrices by the features that cost models of a platform read, standardised.
+    """Encode configurations of sparse matrices by the features that cost models of a platform read, and by parameters.
+
+    The features are standardised, and share one length and one slope.
 
     Args:
         programs: of every matrix, over which features are standardised.
@@ -160,13 +162,15 @@ class WalkEncoding:
         spread = everything.std(axis=0)
         self._mean, self._spread = everything.mean(axis=0), np.where(spread > 1e-6, spread, np.inf)
         width = everything.shape[1]
-        self.priors = Priors(np.array([[np.log(np.sqrt(width)), WALK_DEVIATION]]), np.array([SLOPE_VARIANCE]),
-                             np.zeros(width, np.int64), np.zeros(width, np.int64))
+        of_parameter = 1 + np.unique(space.encoded_parameter, return_inverse=True)[1]
+        lengths = [(np.log(np.sqrt(width)), WALK_DEVIATION), *[LENGTH] * of_parameter.max(initial=0)]
+        self.priors = Priors(np.array(lengths), np.array([SLOPE_VARIANCE]),
+                             np.concatenate([np.zeros(width, np.int64), of_parameter]), np.zeros(width, np.int64))
 
     def points(self, problem: str, columns: Columns) -> Points:
         """Encode configurations of one matrix, see `Encoding`."""
         scaled = (self._features(problem, self._space.configs(columns)) - self._mean) / self._spread
-        return Points(scaled, scaled / np.sqrt(scaled.shape[1]))
+        return Points(np.column_stack([scaled, self._space.encode(columns)]), scaled / np.sqrt(scaled.shape[1]))
 
     def expected(self, problem: str, columns: Columns) -> np.ndarray:
         """Return log seconds as estimated, or of one nonzero a second if there is no formula."""

@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 from scipy.stats import norm
+from sklearn.ensemble import RandomForestClassifier
 
 from sparloom.errors import IllegalSchedule, SchemaError
 from sparloom.models import Estimator, MatrixFeatures, Points, Posterior, Surrogate
@@ -43,9 +44,10 @@ REFIT_GROWTH = 1.15  # of the number of labels, at which hyperparameters are fit
 MAX_CONDITIONED = 512  # labels of which the surrogate predicts
 MAX_JOINT = 1024  # configurations among which the best of all is expected
 DRAWS = 256  # of the posterior, likewise
+DRAWS_TO_END = 16  # of hyperparameters, by which a campaign ends
 MIN_LABELS_TO_END = 16  # without a formula: a model of fewer is too sure of itself
 MAX_FAILURES = 16  # of a problem without a success, which is then given up if there are others
-FAILURE_NOISE = 0.05  # of the model of failures
+FAILURE_TREES = 30
 MAX_FAILURE = 0.95  # chance of a failure, beyond which no prediction goes
 SOURCE_FAILURE = 0.5  # chance that a configuration fails which failed on all sources
 FORMULA_DEVIATION = 0.2  # of the logarithm of seconds by a formula, before a model is fitted
@@ -147,6 +149,7 @@ class Engine:
         self._listed = {name: None if columns is None else self.encode(name, columns)
                         for name, columns in listed.items()}
         self._surrogates: dict[bool, tuple[Surrogate, int]] = {}  # with sources or not -> fitted, to so many labels
+        self._forest: tuple[RandomForestClassifier | None, int, int] = (None, 0, 0)  # fitted to trials, failures
         self._encoded: dict[str, dict[Config, Candidates]] = {}
         self._programs: dict[tuple[str, str | None], Config] = {}  # (problem, key) -> what `program` returns
 
@@ -190,7 +193,7 @@ class Engine:
         while len(chosen) < count:
             best = {name: int(each.argmax()) for name, each in scores.items() if len(each) and each.max() > -math.inf}
             gain = sum(model.gain(name, scores[name][row]) for name, row in best.items())
-            if not best or gain / len(self.problems) < tolerance:
+            if not best or (gain / len(self.problems) < tolerance and model.mean_gain() < tolerance):
                 break
             name = max(best, key=lambda each: scores[each][best[each]])
             chosen.append(Proposal(name, self._config(model.candidates[name].codes[best[name]])))
@@ -245,6 +248,14 @@ class Engine:
             parts.append({parameter: column[usable] for parameter, column in each.items()})
         parts += [self.space.neighbours(config, rng, NEIGHBOURS, features) for config in fastest]
         return self.encode(name, {each: np.concatenate([part[each] for part in parts]) for each in self.space.names})
+
+    def fit_failures(self, points: np.ndarray, failed: np.ndarray) -> RandomForestClassifier:
+        """Fit a forest to which trials failed, unless few have run since the last time and none of them failed."""
+        forest, count, failures = self._forest
+        if forest is None or failed.sum() != failures or not count <= len(failed) < REFIT_GROWTH * count:
+            forest = RandomForestClassifier(FAILURE_TREES, random_state=self.seed).fit(points, failed)
+            self._forest = forest, len(failed), int(failed.sum())
+        return forest
 
     def _config(self, codes: np.ndarray) -> Config:
         columns = {each.name: each.decode(codes[place:place + 1]) for place, each in enumerate(self.space.parameters)}
@@ -327,6 +338,7 @@ class _Model:
         self._engine, self._labels, self._rng = engine, labels, rng
         self.candidates = {name: engine.candidates(name, labels.fastest(name), rng) for name in engine.problems}
         self._encoded = labels.encoded
+        self._described = {name: each.points for name, each in self.candidates.items()}  # for failures, with sources
         self._with_sources, self._slopes = with_sources, engine.sources.slopes(labels.rankings())
         self._tried = {name: self._tried_rows(name) for name in engine.problems}
         if not with_sources:
@@ -352,12 +364,14 @@ class _Model:
         what is near them is no longer unknown.
         """
         self._surrogate, self._drawn = surrogate, surrogate.draw(self._rng)
+        self._read = self.points, self.values
         if len(self.values) > MAX_CONDITIONED:
             rows = np.argsort(self.values, kind="stable")
             rest = self._rng.permutation(rows[MAX_CONDITIONED // 2:])[:MAX_CONDITIONED // 2]
             rows = np.concatenate([rows[:MAX_CONDITIONED // 2], rest])
-            self.points, self.values = self.points[rows], self.values[rows]
-        self._posterior = surrogate.condition(self.points, self.values, self._drawn)
+            self._read = self.points[rows], self.values[rows]
+        self._posterior = surrogate.condition(*self._read, self._drawn)
+        self._believed.clear()
         for name, logs in self._labels.logs.items():
             if not np.isfinite(logs).all():
                 self._believe(self._encoded[name].points[~np.isfinite(logs)])
@@ -394,6 +408,18 @@ class _Model:
             score = 1 + 1 / (1 + np.exp(np.minimum(mean - mean.min() + 5 * self._failure(name), 500)))
         score[self._tried[name]] = -math.inf
         return score
+
+    def mean_gain(self) -> float:
+        """Return the mean of what one more trial of each problem promises, over many draws of hyperparameters.
+
+        One draw may be sure of what the next one doubts; a campaign must not end by it.
+        """
+        gains = []
+        for _ in range(DRAWS_TO_END if self._surrogate is not None else 0):
+            self.condition(self._surrogate)
+            gains += [self.gain(name, max(0.0, self.scores(name).max(initial=0.0))) for name in self.candidates
+                      if not self.is_given_up(name)]
+        return sum(gains) / DRAWS_TO_END / len(self.candidates)
 
     def gain(self, name: str, score: float) -> float:
         """Return the share of seconds that a score promises; infinite where too little is known to tell."""
@@ -438,19 +464,17 @@ class _Model:
         return 1e-3 * random + level, np.ones(len(base))
 
     def _failure(self, name: str) -> np.ndarray:
-        """Return the chance that each candidate fails (n,): that of its neighbours, and of the sources."""
+        """Return the chance that each candidate fails (n,): by a forest over all trials, or else by the sources."""
         candidates = self.candidates[name]
-        sources = SOURCE_FAILURE * candidates.failed.mean(axis=1) if candidates.failed.size else 0.0
-        logs = self._labels.logs.get(name, np.zeros(0))
-        failed = ~np.isfinite(logs)
-        if self._surrogate is None or not failed.any():
-            return np.full(len(candidates), sources) if np.isscalar(sources) else sources
-        ran = self._encoded[name]
-        prior = SOURCE_FAILURE * ran.failed.mean(axis=1) if ran.failed.size else np.full(len(ran), failed.mean())
-        general = sources if candidates.failed.size else failed.mean()
-        among = self._surrogate.correlation(ran.points, ran.points) + FAILURE_NOISE * np.eye(len(ran))
-        weights = np.linalg.solve(among, failed - prior)
-        return np.clip(general + self._surrogate.correlation(candidates.points, ran.points) @ weights, 0, MAX_FAILURE)
+        by_sources = SOURCE_FAILURE * candidates.failed.mean(axis=1) if candidates.failed.size else np.zeros(
+            len(candidates))
+        failed = np.concatenate([np.zeros(0, bool), *(~np.isfinite(each) for each in self._labels.logs.values())])
+        if failed.all() or not failed.any():
+            return by_sources
+        points = np.concatenate([self._labels.encoded[each].points.smooth for each in self._labels.logs])
+        forest = self._engine.fit_failures(points, failed)
+        chance = forest.predict_proba(self._described[name].smooth)[:, 1]
+        return np.minimum(np.maximum(chance, by_sources), MAX_FAILURE)
 
     def _can_tell(self, name: str) -> bool:
         logs = self._labels.logs.get(name, np.zeros(0))
@@ -466,9 +490,8 @@ class _Model:
         """Condition on trials that come out as expected; return their values."""
         assert self._posterior is not None
         expected = self._posterior.at(points)[0]
-        self.values = np.append(self.values, expected)
-        self.points = Points.concatenate([self.points, points])
-        self._posterior = self._surrogate.condition(self.points, self.values, self._drawn)
+        self._read = Points.concatenate([self._read[0], points]), np.append(self._read[1], expected)
+        self._posterior = self._surrogate.condition(*self._read, self._drawn)
         return expected
 
     def _tried_rows(self, name: str) -> np.ndarray:

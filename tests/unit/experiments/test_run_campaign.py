@@ -68,7 +68,7 @@ def out_of(place: Path, name: str) -> Path:
 
 
 def test_a_shell_script_is_a_simulator(build, place) -> None:
-    metrics = task(build, place, by_script(place), "budget=45").run(out := out_of(place, "out"))
+    metrics = task(build, place, by_script(place), "budget=45", "task.tolerance=0").run(out := out_of(place, "out"))
     progress = pd.read_parquet(out / "progress.parquet")
     assert metrics["trials"] == len(progress) <= 45
     assert metrics["begun"] == metrics["problems"] == 3
@@ -348,7 +348,7 @@ def test_a_campaign_starts_from_other_campaigns_and_files(build, kernel) -> None
     sources = f"sources=['{kernel}/old','{out}/trials_T4.json.gz',{kernel}/other.csv]"
     tune(build, kernel, "new", "budget=6", sources).run(new := out_of(kernel, "new device"))
     first = pd.read_parquet(new / "progress.parquet").iloc[0]
-    assert first["config"] == results.loc[results["seconds"].idxmin(), "config"]
+    assert first["seconds"] == results["seconds"].min()
     trusts = pd.read_parquet(new / "trusts.parquet")
     assert list(trusts) == ["old", "trials_T4", "other"]
     assert len(trusts) == 7
