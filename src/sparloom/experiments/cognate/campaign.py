@@ -295,7 +295,8 @@ class RunCampaign:
         failed = isinstance(found, str)
         self.campaign.tell(proposal.problem, proposal.config, seconds=None if failed else found,
                            failure=found if failed else None)
-        logger.info("%s, %s: %s", proposal.problem, proposal.config, found if failed else f"{found:.6g} s")
+        logger.info("%s%s: %s", f"{proposal.problem}, " if proposal.problem else "", proposal.config,
+                    found if failed else f"{found:.6g} s")
 
     def _time(self, proposal: Proposal) -> float | str | None:
         """Return seconds, or why there are none; None: the trial was stopped."""
