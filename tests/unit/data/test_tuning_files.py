@@ -3,8 +3,10 @@
 import gzip
 import json
 import math
+import warnings
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -139,3 +141,32 @@ def test_the_trials_of_real_gpus_are_the_valid_points_of_their_spaces(kernel, de
     pd.testing.assert_frame_equal(trials[list(space.names)].sort_values(list(space.names), ignore_index=True), listed)
     assert trials["failure"].notna().sum() == trials["seconds"].isna().sum() == failed
     assert 1e-4 < trials["seconds"].min() < 0.1
+
+
+KERNEL = """
+extern "C" float work(float *c, int n) {
+    for (int i = 0; i < n; i++) c[i] += BLOCK;
+    return (float)BLOCK * UNROLL;
+}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.cc
+def test_what_kernel_tuner_writes_is_read(tmp_path, monkeypatch) -> None:
+    """Kernel Tuner compiles and runs C kernels, in the working directory; one combination is restricted."""
+    monkeypatch.chdir(tmp_path)
+    kernel_tuner = pytest.importorskip("kernel_tuner")
+    from kernel_tuner.file_utils import store_output_file
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        parameters = {"BLOCK": [8, 16, 32], "UNROLL": [1, 2]}
+        results, _ = kernel_tuner.tune_kernel(
+            "work", KERNEL, 64, [np.zeros(64, np.float32), np.int32(64)], parameters, lang="C", quiet=True,
+            restrictions=["BLOCK * UNROLL <= 32"], cache=str(tmp_path / "cache.json"))
+        store_output_file(str(tmp_path / "T4.json"), results, parameters)
+    for name in ("cache.json", "T4.json"):
+        trials = read_trials(tmp_path / name)
+        assert {(row.BLOCK, row.UNROLL): row.seconds for row in trials.itertuples()} == pytest.approx(
+            {(8, 1): 8e-3, (8, 2): 16e-3, (16, 1): 16e-3, (16, 2): 32e-3, (32, 1): 32e-3})
