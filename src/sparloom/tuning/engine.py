@@ -275,7 +275,9 @@ class Engine:
         if grid is not None and grid.mapping is not None and len(matrices) == len(self.problems):
             programs = {name: self.space.configs(columns) for name, columns in listed.items()}
             return WalkEncoding(self.space, matrices, programs, self.estimator)
-        return SpaceEncoding(self.space, {name: _described(each) for name, each in self.problems.items()})
+        described = {name: _described(each) for name, each in self.problems.items()}
+        _check_features(described)
+        return SpaceEncoding(self.space, described)
 
     def _model(self, trials: Trials) -> _Model:
         """Make the model of one moment: with the sources as often as the best of them is trusted, else without them."""
@@ -509,6 +511,18 @@ def _constants(name: str, problem: Any, space: SearchSpace) -> dict[str, float]:
     if missing:
         raise SchemaError(f"problem {name!r} has no {missing[0]}, which the constraints of space {space.name} read")
     return {each: float(described[each]) for each in space.features}
+
+
+def _check_features(problems: Mapping[str, Mapping[str, Any]]) -> None:
+    """Refuse problems that have different features, and numbers that are none."""
+    first, names = next((name, set(each)) for name, each in problems.items())
+    for name, each in problems.items():
+        if set(each) != names:
+            raise SchemaError(f"problems {first!r} and {name!r} have different features, {min(set(each) ^ names)!r} "
+                              "among them: give all problems the same ones")
+        wrong = [key for key, value in each.items() if isinstance(value, float) and not math.isfinite(value)]
+        if wrong:
+            raise SchemaError(f"problem {name!r}: {wrong[0]} is {each[wrong[0]]}: give a finite number, or a word")
 
 
 def _described(problem: Any) -> Mapping[str, Any]:

@@ -159,6 +159,10 @@ def test_problems_with_features_share_what_they_teach() -> None:
         best[proposal.problem] = min(found, best.get(proposal.problem, math.inf))
     assert set(best) == set(problems)
     assert np.mean([best[name] / problems[name]["size"] for name in problems]) < 1.1
+    for wrong, message in (({"p": {"size": 1.0}, "q": {"size": 2.0, "kind": "a"}}, "have different features, 'kind'"),
+                           ({"p": {"size": math.nan}}, "problem 'p': size is nan: give a finite number")):
+        with pytest.raises(SchemaError, match=message):
+            Optimizer(space, wrong)
     with pytest.raises(SchemaError, match="problem 'q' has no size, which the constraints"):
         Optimizer(space, {"q": {}})
     with pytest.raises(IllegalSchedule, match="violates tile <= size"):
