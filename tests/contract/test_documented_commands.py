@@ -30,7 +30,8 @@ REMOVED = {  # commit -> runs whose results stay, but not their code or not all 
     "6d36a0fa": ["bench_decisions", "bench_dispatch", "bench_dispatch_final", "bench_dispatch_samples"],
     "5aa39e6d": ["bench_decisions_busy", "export_benchmark"],
     "4962a906": ["audit_cpu_labels", "bench_featurizer", "bench_simulator", "check_gcn", "eval_members",
-                 "summarise_spade"]}
+                 "summarise_spade"],
+    "2ed0aedf": ["rank_tuners"]}
 GONE = {name for names in REMOVED.values() for name in names}
 STORED = [ROOT / "dvc.lock", *(path for path in sorted((ROOT / "results").glob("*/config.yaml"))
                                if path.parent.name.removesuffix("_sddmm") not in GONE)]
