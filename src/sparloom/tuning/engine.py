@@ -272,7 +272,8 @@ class Engine:
     def _make_encoding(self, listed: Mapping[str, Columns | None]) -> Encoding:
         matrices = {name: each for name, each in self.problems.items() if isinstance(each, MatrixFeatures)}
         grid = self.space.grid
-        if grid is not None and grid.mapping is not None and len(matrices) == len(self.problems):
+        is_listed = all(columns is not None for columns in listed.values())
+        if is_listed and grid is not None and grid.mapping is not None and len(matrices) == len(self.problems):
             programs = {name: self.space.configs(columns) for name, columns in listed.items()}
             return WalkEncoding(self.space, matrices, programs, self.estimator)
         described = {name: _described(each) for name, each in self.problems.items()}

@@ -86,6 +86,16 @@ def test_few_trials_find_nearly_the_best(space, matrices, tmp_path) -> None:
     assert regret(campaign, space) < min(np.mean(drawn), 1.05)
 
 
+def test_a_space_that_is_too_large_to_list_is_searched(matrices, tmp_path) -> None:
+    (tmp_path / "large.yaml").write_text(CHIP + "".join(
+        f"  own{number}: {{kind: integer, values: [1, 2, 4, 8, 16, 32], default: 1, own: true}}\n" for number in range(4)))
+    campaign = Campaign(tmp_path / "state", read_description(tmp_path / "large.yaml").search_space(), matrices)
+    for _ in range(3):
+        for trial in campaign.ask(5):
+            campaign.tell(trial.problem, trial.config, seconds=seconds(matrices[trial.problem], trial.config))
+    assert set(campaign.labels()["problem"]) == set(matrices)
+
+
 def test_every_matrix_runs_first_and_no_program_twice(space, matrices, tmp_path) -> None:
     campaign = Campaign(tmp_path, space, matrices)
     first = campaign.ask(5)
