@@ -362,7 +362,8 @@ def test_problems_come_from_a_csv_with_features(build, kernel) -> None:
     command = f"task.command='{kernel}/run {{block_x}} {{block_y}} {{SHARED}} {{size}}'"
     task = build("campaign", f"space={kernel}/kernel_T1.json", "platform@target=custom", "samples=csv", command,
                  f"problems={kernel}/sizes.csv", f"task.folder={kernel}/state", "budget=30", folder=kernel)
-    assert task.run(out := out_of(kernel, "out"))["problems"] == 2
+    metrics = task.run(out := out_of(kernel, "out"))
+    assert metrics["problems"] == 2
     best = pd.read_csv(out / "best.csv").set_index("problem")
     assert (best["block_x"] * best["block_y"] == 128).all()
     assert best.loc["large", "seconds"] > 5 * best.loc["small", "seconds"]

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from sparloom.data import read_trials, table_rows
@@ -87,8 +88,8 @@ def read_source(path: Path) -> Source:
     unit = _time_column(path, header)
     trials = pd.DataFrame([row for _, row in rows if row[unit]], columns=list(header))
     trials = trials.rename(columns={MATRIX: PROBLEM})
-    seconds = [math.nan if (number := number_of(text)) is None else number * TIME_COLUMNS[unit] for text in trials[unit]]
-    return Source(name, trials.drop(columns=unit).assign(seconds=seconds))
+    numbers = [math.nan if (number := number_of(text)) is None else number for text in trials[unit]]
+    return Source(name, trials.drop(columns=unit).assign(seconds=np.array(numbers) * TIME_COLUMNS[unit]))
 
 
 def write_proposals(path: Path, trials: Sequence[Proposal], space: SearchSpace, column: str) -> None:
