@@ -66,6 +66,10 @@ class Grid:
         return tuple(listed.index(value) for listed, value in zip(self.values.values(), values, strict=True))
 
 
+class NothingToPropose(Exception):
+    """A library has no further point."""
+
+
 class Library(Protocol):
     """A search by a library, which proposes points and receives their seconds."""
 
@@ -73,7 +77,7 @@ class Library(Protocol):
         """Propose a trial, whose content is up to the library, and its point.
 
         Raises:
-            StopIteration: there is nothing more to propose.
+            NothingToPropose: the library has no further point.
         """
 
     def tell(self, trial: Any, point: Point, seconds: float) -> None:
@@ -190,7 +194,7 @@ def _search(
     grid = Grid.of(problem.configs)
     for place, name in enumerate(problem.judged):
         rng = _rng(seed, place)
-        with scratch_folder("tuner") as folder, warnings.catch_warnings(), suppress(StopIteration):
+        with scratch_folder("tuner") as folder, warnings.catch_warnings(), suppress(NothingToPropose):
             warnings.simplefilter("ignore")
             library, idle = start(grid, _seed(seed, place), folder), 0
             while problem.left(name) > 0:
@@ -279,8 +283,8 @@ class _Smac:
 
         try:
             trial = self._facade.ask()
-        except ConfigurationSpaceExhaustedException:
-            raise StopIteration from None
+        except (StopIteration, ConfigurationSpaceExhaustedException):
+            raise NothingToPropose from None
         return trial, tuple(trial.config[name] for name in self._space)
 
     def tell(self, trial: Any, point: Point, seconds: float) -> None:
