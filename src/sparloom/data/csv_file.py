@@ -4,7 +4,7 @@ import csv
 import logging
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -239,21 +239,25 @@ def table_rows(path: Path) -> tuple[tuple[str, ...], list[tuple[int, dict[str, s
     return header, rows
 
 
-def check_columns(path: Path, columns: tuple[str, ...], parameters: list[str]) -> None:
-    """Check that a header has the matrix, every parameter and one time, each once and nothing else."""
+def check_columns(path: Path, columns: Sequence[str], parameters: Sequence[str], *, problem: str = MATRIX,
+                  several: bool = True) -> None:
+    """Check that a header has the problem, every parameter and one time, each once and nothing else.
+
+    Args:
+        problem: column that names the problem, which may be left out unless there are several.
+    """
     times = [name for name in columns if name in TIME_COLUMNS]
-    known = (MATRIX, *parameters, *TIME_COLUMNS)
+    needed = [problem, *parameters] if several else parameters
     twice = [name for name in columns if columns.count(name) > 1]
-    missing = [name for name in (MATRIX, *parameters) if name not in columns]
-    unknown = [name for name in columns if name not in known]
+    missing = [name for name in needed if name not in columns]
+    unknown = [name for name in columns if name not in (problem, *parameters, *TIME_COLUMNS)]
     header = f"{path}: the header is {','.join(columns) or 'empty'}"
     if twice:
         raise SchemaError(f"{header}: column {twice[0]} is there twice, keep one")
     if unknown:
         raise SchemaError(f"{header}: column {unknown[0]!r} is no parameter of the description: drop or describe it")
     if missing:
-        raise SchemaError(f"{header}: column {missing[0]} is missing; needed are {MATRIX}, {', '.join(parameters)} "
-                          "and seconds")
+        raise SchemaError(f"{header}: column {missing[0]} is missing; needed are {', '.join(needed)} and seconds")
     if len(times) != 1:
         raise SchemaError(f"{header}: give one column of times, named by its unit: {', '.join(TIME_COLUMNS)}")
 

@@ -31,6 +31,6 @@ __all__, __getattr__, __dir__ = attach(__name__, {
         "RankingModule", "fit", "make_trainer", "order_signs", "ranking_loss", "ranking_quality", "swapped_accuracy"),
     "lightning": (
         "AutoencoderModule", "BoostingModule", "ClosedFormModule", "encoder_module", "train_on_cpu"),
-    "surrogate": ("Points", "Posterior", "Priors", "Surrogate"),
+    "surrogate": ("Points", "Posterior", "Priors", "Surrogate", "lowest_and_spread"),
     "trees": ("GaussianProcess", "Trees", "configuration_features"),
 })

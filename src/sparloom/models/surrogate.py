@@ -94,16 +94,15 @@ class Surrogate:
         The search begins at the mode before, so fitting again after a few more observations is fast. With few
         observations it begins at the mean of the prior, too.
         """
-        if len(points) > MAX_FITTED:
-            rows = _spread_rows(values, MAX_FITTED)
-            points, values = points[rows], values[rows]
+        rows = lowest_and_spread(values, MAX_FITTED)
+        points, values = points[rows], values[rows]
         problem = _Likelihood(self.priors, points, values - values.mean())
         mean, deviation = self.priors.table.T
         bounds = np.stack([mean - MAX_DEVIATIONS * deviation, mean + MAX_DEVIATIONS * deviation], axis=1)
         starts = [self.mode] if len(points) > len(mean) * 2 else [self.mode, mean]
-        found = [minimize(problem, start, jac=True, method="L-BFGS-B", bounds=bounds,
-                          options={"maxiter": MAX_ITERATIONS}) for start in starts]
-        self.mode = min(found, key=lambda each: each.fun).x
+        fits = [minimize(problem, start, jac=True, method="L-BFGS-B", bounds=bounds,
+                         options={"maxiter": MAX_ITERATIONS}) for start in starts]
+        self.mode = min(fits, key=lambda each: each.fun).x
         self._axes = problem.axes(self.mode)
         return self
 
@@ -213,8 +212,10 @@ def _sums_by_group(parts: np.ndarray, groups: np.ndarray, count: int) -> np.ndar
     return sums
 
 
-def _spread_rows(values: np.ndarray, count: int) -> np.ndarray:
-    """Return the rows of the lowest values, half of `count`, and of others spread evenly over the rest."""
+def lowest_and_spread(values: np.ndarray, count: int) -> np.ndarray:
+    """Return at most `count` rows: half of them of the lowest values, the others spread evenly over the rest."""
+    if len(values) <= count:
+        return np.arange(len(values))
     order = np.argsort(values, kind="stable")
     rest = order[count // 2:]
     return np.concatenate([order[:count // 2], rest[np.linspace(0, len(rest) - 1, count - count // 2).astype(int)]])

@@ -288,21 +288,12 @@ class GaussianProcess:
 
     def __init__(self, *, smoothness: float) -> None:
         self.smoothness = smoothness
-        self._kernel_fitted: Kernel | None = None
         self._estimator: Estimator | None = None
         self._space: ConfigSpace | None = None
 
     def with_estimate(self, estimator: Estimator) -> "GaussianProcess":
         model = copy.copy(self)
         model._estimator = estimator
-        return model
-
-    def with_hyperparameters(self, fitted: "GaussianProcess") -> "GaussianProcess":
-        """Take the hyperparameters of the kernel from a fitted model, which saves most of the time of fitting."""
-        if fitted._space is None:
-            raise ValueError("this Gaussian process is not fitted: call fit")
-        model = copy.copy(self)
-        model._kernel_fitted = fitted._regression.kernel_
         return model
 
     def with_seed(self, seed: int) -> "GaussianProcess":
@@ -320,16 +311,13 @@ class GaussianProcess:
             everything.append(self._describe(matrix, list(space) if len(space) <= MAX_LISTED else configs, space))
         fitted = copy.copy(self)
         scaled_over, target = np.concatenate(everything), np.concatenate(targets)
-        fitted._level = target.mean()
         spread = scaled_over.std(axis=0)
         fitted._space, fitted._mean = space, scaled_over.mean(axis=0)
         fitted._scale = np.where(spread > EPSILON, spread, 1.0)  # constant features are not scaled up
-        kernel = self._kernel_fitted or self._kernel(scaled_over.shape[1])
-        fitted._regression = GaussianProcessRegressor(
-            kernel, alpha=EPSILON, optimizer="fmin_l_bfgs_b" if self._kernel_fitted is None else None)
+        fitted._regression = GaussianProcessRegressor(self._kernel(scaled_over.shape[1]), alpha=EPSILON)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # a hyperparameter at its bound is fine
-            fitted._regression.fit((np.concatenate(features) - fitted._mean) / fitted._scale, target - fitted._level)
+            fitted._regression.fit((np.concatenate(features) - fitted._mean) / fitted._scale, target - target.mean())
         fitted._starts = np.cumsum([len(part) for part in targets])[:-1]
         return fitted
 
@@ -350,19 +338,6 @@ class GaussianProcess:
         matrix = as_features(matrix)
         found = self._regression.predict((self._describe(matrix, configs, self._space) - self._mean) / self._scale)
         return found if self._estimator is None else found + _expected(self._estimator, matrix, configs)
-
-    def posterior(
-        self, matrix: MatrixFeatures, configs: Sequence[Config]
-    ) -> tuple[Float[np.ndarray, " configs"], Float[np.ndarray, "configs configs"]]:
-        """Return the mean and the covariance of log seconds of configurations that have no label.
-
-        The noise of the model is part of their variance: it is mostly what features do not explain.
-        """
-        if self._space is None:
-            raise ValueError("this Gaussian process is not fitted: call fit")
-        features = (self._describe(matrix, configs, self._space) - self._mean) / self._scale
-        mean, covariance = self._regression.predict(features, return_cov=True)
-        return mean + self._level + _expected(self._estimator, matrix, configs), covariance
 
     def _describe(self, matrix: MatrixFeatures, configs: Sequence[Config], space: ConfigSpace) -> np.ndarray:
         features = configuration_features(matrix, configs, space)

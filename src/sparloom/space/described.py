@@ -182,15 +182,10 @@ def read_space(path: Path) -> SearchSpace:
 def _t1_parameter(entry: Mapping[str, Any]) -> SearchParameter:
     values = entry["Values"]
     values = value_list(values) if isinstance(values, str) else tuple(values)
-    if entry["Type"] == "bool" or any(isinstance(value, bool) for value in values):
-        kind, values = "boolean", tuple(map(int, values))
-    elif any(isinstance(value, str) for value in values):
-        kind = "categorical"
-    else:
-        kind = "float" if any(isinstance(value, float) for value in values) else "integer"
+    values = tuple(map(bool, values)) if entry["Type"] == "bool" else values
     default = entry.get("Default")
-    default = default[0] if isinstance(default, list) and default else default
-    return SearchParameter(entry["Name"], kind, default if default in values else values[0], values)
+    return SearchParameter.of_values(
+        entry["Name"], values, default[0] if isinstance(default, list) and default else default)
 
 
 def read_description(path: Path) -> Description:

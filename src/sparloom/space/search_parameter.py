@@ -50,6 +50,18 @@ class SearchParameter:
     scale: Literal["linear", "log"] | None = None
     when: str = ""
 
+    @classmethod
+    def of_values(cls, name: str, values: Sequence[Any], default: Any = None) -> "SearchParameter":
+        """Return the parameter with these values: boolean, categorical if there is text, or numbers.
+
+        Args:
+            default: the first value if it is none of them.
+        """
+        kinds = {"boolean": (bool, np.bool_), "categorical": str, "float": float, "integer": object}
+        kind = next(kind for kind, types in kinds.items() if any(isinstance(each, types) for each in values))
+        values = tuple(map(int, values) if kind in ("boolean", "integer") else values)
+        return cls(name, kind, default if default in values else values[0], values)
+
     def __post_init__(self) -> None:
         if not isinstance(self.values, range):
             values = tuple(int(value) if isinstance(value, bool) else value for value in self.values)

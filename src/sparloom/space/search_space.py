@@ -116,10 +116,10 @@ class SearchSpace:
         """Return why a configuration of values of the space is not valid, or None."""
         if self.canonical(config) != config:
             return f"is the same as {self.canonical(config)}: give parameters that are not active their defaults"
-        rules, known = self._checked(features)
+        rules, numbers = self._checked(features)
         for rule in rules:
-            if not rule.holds({**self.columns([config]), **known}).all():
-                facts = _facts({name: value for name, value in known.items() if name in rule.names})
+            if not rule.holds({**self.columns([config]), **numbers}).all():
+                facts = _facts({name: value for name, value in numbers.items() if name in rule.names})
                 return f"violates {rule.text}{f' ({facts})' if facts else ''}"
         return None
 
@@ -146,11 +146,19 @@ class SearchSpace:
             values.append(codes.tolist() if each.interval else [each.values[code] for code in codes])
         return list(map(self._config, zip(*values, strict=True)))
 
+    def codes(self, columns: Columns) -> np.ndarray:
+        """Return what identifies configurations: the codes of all parameters, float64 (n, parameters)."""
+        return np.stack([each.codes(columns[each.name]) for each in self.parameters], axis=1).astype(np.float64)
+
+    def decode(self, codes: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the columns of codes."""
+        return {each.name: each.decode(column) for each, column in zip(self.parameters, codes.T, strict=True)}
+
     def valid(self, columns: Columns, features: Mapping[str, float] | None = None) -> np.ndarray:
         """Return which configurations satisfy all constraints: bool (n,)."""
-        rules, known = self._checked(features)
+        rules, numbers = self._checked(features)
         columns = self._canonical(columns)
-        holds = [rule.holds({**columns, **known}) for rule in rules]
+        holds = [rule.holds({**columns, **numbers}) for rule in rules]
         return np.logical_and.reduce([np.ones(_length(columns), bool), *holds])
 
     def enumerate(self, limit: int, features: Mapping[str, float] | None = None) -> dict[str, np.ndarray] | None:
@@ -177,16 +185,15 @@ class SearchSpace:
         codes = np.zeros((0, len(self.parameters)))
         for _ in range(MAX_ROUNDS):
             drawn = {name: column for each in points for name, column in each.draw(count, rng).items()}
-            rows = min(map(len, drawn.values()))
-            if rows == 0:
-                rules, known = self._checked(features)
-                raise SchemaError(f"space {self.name}: no valid configuration was met{_facts(known) and ' for '}"
-                                  f"{_facts(known)}: relax {'; '.join(rule.text for rule in rules)}")
+            if not (rows := min(map(len, drawn.values()))):
+                rules, numbers = self._checked(features)
+                raise SchemaError(f"space {self.name}: no valid configuration was met{_facts(numbers) and ' for '}"
+                                  f"{_facts(numbers)}: relax {'; '.join(rule.text for rule in rules)}")
             codes = np.concatenate([codes, np.stack([drawn[name][:rows] for name in self.names], axis=1)])
             codes = codes[np.sort(np.unique(codes, axis=0, return_index=True)[1])]
             if len(codes) >= count:
                 break
-        return self._decoded(codes[:count])
+        return self.decode(codes[:count])
 
     def neighbours(self, config: Config, rng: np.random.Generator, count: int,
                    features: Mapping[str, float] | None = None) -> dict[str, np.ndarray]:
@@ -194,7 +201,7 @@ class SearchSpace:
 
         `SearchParameter.moves` says what a move is.
         """
-        start = self._encoded(self.columns([config]))
+        start = self.codes(self.columns([config]))
         moves = [each.moves(code, rng) for each, code in zip(self.parameters, start[0], strict=True)]
         moved = np.repeat(np.arange(len(moves)), list(map(len, moves)))  # the parameter of each move
         reached = np.concatenate(moves)
@@ -204,8 +211,8 @@ class SearchSpace:
         codes[np.arange(len(moved)), moved] = reached
         for each in pairs.T:
             codes[len(moved) + np.arange(len(pairs)), moved[each]] = reached[each]
-        columns = self._canonical(self._decoded(codes))
-        codes = self._encoded(columns)
+        columns = self._canonical(self.decode(codes))
+        codes = self.codes(columns)
         usable = self.valid(columns, features) & (codes != start).any(axis=1)
         usable &= np.isin(np.arange(len(codes)), np.unique(codes, axis=0, return_index=True)[1])
         one, two = (rng.permutation(np.flatnonzero(part)) for part in np.split(usable, [len(moved)]))
@@ -299,19 +306,19 @@ class SearchSpace:
 
     def _points(self, features: Mapping[str, float] | None) -> list[Points]:
         """Return the points of each group of parameters, which are kept for the next call."""
-        rules, known = self._checked(features)
-        found = []
+        rules, numbers = self._checked(features)
+        listed = []
         for number, group in enumerate(self._groups):
             names = {each.name for each in group}
             shared = [rule for rule in rules if names & set(rule.names)]
-            read = {name: value for name, value in known.items() if any(name in rule.names for rule in shared)}
+            read = {name: value for name, value in numbers.items() if any(name in rule.names for rule in shared)}
             key = (number, len(shared), *read.items())
             if key not in self._cached_points:
                 if sum(each.nbytes for each in self._cached_points.values()) > MAX_CACHED_BYTES:
                     self._cached_points.clear()
                 self._cached_points[key] = Points(group, self._conditions, shared, read)
-            found.append(self._cached_points[key])
-        return found
+            listed.append(self._cached_points[key])
+        return listed
 
     def _checked(self, features: Mapping[str, float] | None) -> tuple[list[Rule], dict[str, np.ndarray]]:
         """Return the constraints that can be checked, and the features that they read."""
@@ -336,13 +343,6 @@ class SearchSpace:
             columns[name] = np.where(condition.holds(columns), columns[name], default)
         return columns
 
-    def _encoded(self, columns: Columns) -> np.ndarray:
-        """Return the codes of all parameters: float64 (n, parameters)."""
-        return np.stack([each.codes(columns[each.name]) for each in self.parameters], axis=1).astype(np.float64)
-
-    def _decoded(self, codes: np.ndarray) -> dict[str, np.ndarray]:
-        return {each.name: each.decode(column) for each, column in zip(self.parameters, codes.T, strict=True)}
-
     def _listed(self, points: Sequence[Points], indices: np.ndarray) -> dict[str, np.ndarray]:
         """Return some of the combinations of points that are all listed."""
         codes = {}
@@ -356,5 +356,5 @@ def _length(columns: Columns) -> int:
     return len(next(iter(columns.values())))
 
 
-def _facts(known: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name}={value:g}" for name, value in known.items())
+def _facts(numbers: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={value:g}" for name, value in numbers.items())

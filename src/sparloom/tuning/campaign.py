@@ -212,15 +212,15 @@ class Campaign:
         """Return what is known and expected of every problem."""
         rows = self._told()
         labels, expected = _labels(rows), self._engine.expectation(self._trials(rows))
-        found = []
+        summaries = []
         for name, (gain, regret) in expected.items():
             seen = labels[labels["problem"] == name]
             best = None if seen.empty else seen.loc[seen["seconds"].idxmin()]
-            found.append(ProblemSummary(
+            summaries.append(ProblemSummary(
                 name, None if best is None else self._engine.program(name, best["config"]),
                 None if best is None else float(best["seconds"]), sum(row["problem"] == name for row in rows), gain,
                 regret))
-        return found
+        return summaries
 
     def trusts(self) -> pd.DataFrame:
         """Return how much each source was trusted before the first trial and after each: a column for each, 0 to 1."""

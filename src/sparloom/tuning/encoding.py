@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from sparloom.errors import SchemaError
-from sparloom.models import Estimator, MatrixFeatures, Points, Priors, configuration_features
+from sparloom.models import Estimator, MatrixFeatures, Points, Priors
 from sparloom.models.surrogate import LENGTH
 from sparloom.space import Columns, Config, SearchSpace
 
@@ -84,14 +84,14 @@ class SpaceEncoding:
     @cached_property
     def _powered(self) -> Mapping[str, float]:
         """The parameters whose power of two is a feature -> its highest value."""
-        found = {}
+        highest = {}
         for each in self.space.parameters:
             if each.kind == "integer" and len(each.values) > 2:
                 numbers = each.listed[np.isfinite(each.listed) & (each.listed > 0)]
                 twos = _twos(numbers)
                 if numbers.max(initial=0) > 4 and (numbers != 2**twos).any():
-                    found[each.name] = float(min(MAX_POWER, max(1, twos.max())))
-        return found
+                    highest[each.name] = float(min(MAX_POWER, max(1, twos.max())))
+        return highest
 
     def _products(self, columns: Columns) -> list[np.ndarray]:
         """Return logarithms of products, scaled to [0, 1]: of two parameters, and of all."""
@@ -180,6 +180,8 @@ class WalkEncoding:
         return np.log(self._estimator(matrix, self._space.configs(columns)))
 
     def _features(self, name: str, configs: Sequence[Config]) -> np.ndarray:
+        from sparloom.models import configuration_features  # loads LightGBM, which other spaces do not need
+
         matrix = self._matrices[name]
         features = configuration_features(matrix, configs, self._space.grid)
         if self._estimator is None:

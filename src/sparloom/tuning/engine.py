@@ -1,9 +1,9 @@
 """Choose which configurations to time next: the model behind `Campaign`, `Optimizer` and `OptunaSampler`.
 
 A surrogate (`sparloom.models.Surrogate`) predicts log seconds of configurations that have not run, and the
-configuration that is expected to improve most on the fastest of its problem is chosen. Sources are slopes of the
-surrogate; its mean, and the means of its lengths, follow them as far as they have ranked the target's trials well.
-Regions in which trials failed are likely to fail again and score lower, but are not forbidden.
+configuration that is expected to improve most on the fastest of its problem is chosen. Where there are sources, it is
+chosen with them as often as the best of them is trusted, else as if there were none. A forest learns which
+configurations fail; they score lower, but are not forbidden.
 
     Engine       what stays the same: space, problems, sources, their encoding
     _Labels      what has run at one moment, as observations of the surrogate
@@ -19,17 +19,19 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.stats import norm
-from sklearn.ensemble import RandomForestClassifier
 
 from sparloom.errors import IllegalSchedule, SchemaError
-from sparloom.models import Estimator, MatrixFeatures, Points, Posterior, Surrogate
+from sparloom.models import Estimator, MatrixFeatures, Points, Posterior, Surrogate, lowest_and_spread
 from sparloom.space import Columns, Config, ConfigSpace, SearchSpace
 from sparloom.tuning.encoding import Encoding, SpaceEncoding, WalkEncoding
 from sparloom.tuning.transfer import PREDICTED_SCALE, Source, SourceModels
+
+if TYPE_CHECKING:
+    from sklearn.ensemble import RandomForestClassifier
 
 ONLY = ""  # name of the problem where there is only one
 MAX_LISTED_CANDIDATES = 2**14  # configurations of a space that are all candidates, every time
@@ -124,12 +126,7 @@ class Engine:
     Args:
         space: configurations; those of a platform that are the same program on a matrix are one.
         problems: features of every problem by name: numbers and categories, or a sparse matrix.
-        sources: trials of other devices, problem sizes, versions or a simulator.
-        estimator: seconds of configurations of a matrix by a formula of the platform, if there is one.
-        seed: of what is drawn.
-
-    Raises:
-        SchemaError: a source has no parameter in common with the space, or problems have different features.
+        sources, estimator, seed: those of `Optimizer`, which says what is refused.
     """
 
     def __init__(
@@ -151,7 +148,7 @@ class Engine:
         self._surrogates: dict[bool, tuple[Surrogate, int]] = {}  # with sources or not -> fitted, to so many labels
         self._forest: tuple[RandomForestClassifier | None, int, int] = (None, 0, 0)  # fitted to trials, failures
         self._encoded: dict[str, dict[Config, Candidates]] = {}
-        self._programs: dict[tuple[str, str | None], Config] = {}  # (problem, key) -> what `program` returns
+        self._programs: dict[tuple[str, str], Config] = {}  # (problem, key) -> what `program` returns
 
     def program(self, problem: str, config: Config | Mapping[str, Any] | str) -> Config:
         """Return the configuration that stands for all that are the same program on a problem.
@@ -169,15 +166,16 @@ class Engine:
                             f"{self.space.default().key!r}, or a dict of all parameters")
         if isinstance(config, Config) and config.space != self.space.name:
             raise IllegalSchedule(f"configuration {config} belongs to space {config.space}, not to {self.space.name}")
-        key = problem, config.key if isinstance(config, Config) else config if isinstance(config, str) else None
-        if key not in self._programs:
-            values = dict(config.values) if isinstance(config, Config) else config
-            parsed = self.space.parse(values, self.features[problem])
-            program = self._grids[problem].canonical(parsed) if problem in self._grids else parsed
-            if key[1] is None:
-                return program
-            self._programs[key] = program
-        return self._programs[key]
+        if isinstance(config, Mapping):
+            return self._parse(problem, config)
+        key = config if isinstance(config, str) else config.key
+        if (problem, key) not in self._programs:
+            self._programs[problem, key] = self._parse(problem, key)
+        return self._programs[problem, key]
+
+    def _parse(self, problem: str, config: Mapping[str, Any] | str) -> Config:
+        parsed = self.space.parse(config, self.features[problem])
+        return self._grids[problem].canonical(parsed) if problem in self._grids else parsed
 
     def choose(self, trials: Trials, count: int, *, tolerance: float = 0.0) -> list[Proposal]:
         """Choose the next trials, at most `count`.
@@ -196,7 +194,7 @@ class Engine:
             if not best or (gain / len(self.problems) < tolerance and model.mean_gain() < tolerance):
                 break
             name = max(best, key=lambda each: scores[each][best[each]])
-            chosen.append(Proposal(name, self._config(model.candidates[name].codes[best[name]])))
+            chosen.append(Proposal(name, self.config(model.candidates[name].codes[best[name]])))
             if len(chosen) < count:
                 model.add_running(name, best[name])
                 scores[name] = model.scores(name)
@@ -216,21 +214,21 @@ class Engine:
 
     def encode_configs(self, problem: str, configs: Sequence[Config]) -> Candidates:
         """Encode some configurations of a problem, each once in the life of the engine."""
-        known = self._encoded.setdefault(problem, {})
-        fresh = [each for each in configs if each not in known]
-        if fresh:
-            encoded = self.encode(problem, self.space.columns(fresh))
-            known.update((config, encoded[row:row + 1]) for row, config in enumerate(fresh))
-        return Candidates.concatenate([known[each] for each in configs])
+        cached = self._encoded.setdefault(problem, {})
+        added = [each for each in configs if each not in cached]
+        if added:
+            encoded = self.encode(problem, self.space.columns(added))
+            cached.update((config, encoded[row:row + 1]) for row, config in enumerate(added))
+        return Candidates.concatenate([cached[each] for each in configs])
 
     def encode(self, problem: str, columns: Columns) -> Candidates:
         """Encode configurations of a problem."""
         predicted, failed = self.sources.predict(problem, columns)
         points = self.encoding.points(problem, columns)
-        codes = np.stack([each.codes(columns[each.name]) for each in self.space.parameters], axis=1).astype(np.float64)
-        return Candidates(codes, Points(np.column_stack([points.smooth, PREDICTED_SCALE * predicted]),
-                                        np.column_stack([points.linear, predicted])),
-                          self.encoding.expected(problem, columns), predicted, failed)
+        points = Points(np.column_stack([points.smooth, PREDICTED_SCALE * predicted]),
+                        np.column_stack([points.linear, predicted]))
+        return Candidates(self.space.codes(columns), points, self.encoding.expected(problem, columns), predicted,
+                          failed)
 
     def candidates(self, name: str, fastest: Sequence[Config], rng: np.random.Generator) -> Candidates:
         """Return the configurations of a problem among which the next trial is chosen.
@@ -251,15 +249,17 @@ class Engine:
 
     def fit_failures(self, points: np.ndarray, failed: np.ndarray) -> RandomForestClassifier:
         """Fit a forest to which trials failed, unless few have run since the last time and none of them failed."""
+        from sklearn.ensemble import RandomForestClassifier  # loads for a second, and only failures need it
+
         forest, count, failures = self._forest
         if forest is None or failed.sum() != failures or not count <= len(failed) < REFIT_GROWTH * count:
             forest = RandomForestClassifier(FAILURE_TREES, random_state=self.seed).fit(points, failed)
             self._forest = forest, len(failed), int(failed.sum())
         return forest
 
-    def _config(self, codes: np.ndarray) -> Config:
-        columns = {each.name: each.decode(codes[place:place + 1]) for place, each in enumerate(self.space.parameters)}
-        return self.space.configs(columns)[0]
+    def config(self, codes: np.ndarray) -> Config:
+        """Return the configuration with these codes (parameters,)."""
+        return self.space.configs(self.space.decode(codes[None]))[0]
 
     def _list(self, name: str) -> Columns | None:
         """Return the columns of all different programs of a problem, or None if there are too many."""
@@ -363,32 +363,24 @@ class _Model:
     def condition(self, surrogate: Surrogate) -> None:
         """Take the surrogate with drawn hyperparameters, given the labels.
 
-        Running trials count as if they came out as expected, so that they are not asked for twice. So do failed ones:
-        what is near them is no longer unknown.
+        Running trials count as if they came out as expected, so that others are asked for that differ from them.
         """
         self._surrogate, self._drawn = surrogate, surrogate.draw(self._rng)
-        self._read = self.points, self.values
-        if len(self.values) > MAX_CONDITIONED:
-            rows = np.argsort(self.values, kind="stable")
-            rest = self._rng.permutation(rows[MAX_CONDITIONED // 2:])[:MAX_CONDITIONED // 2]
-            rows = np.concatenate([rows[:MAX_CONDITIONED // 2], rest])
-            self._read = self.points[rows], self.values[rows]
+        rows = lowest_and_spread(self.values, MAX_CONDITIONED)
+        self._read = self.points[rows], self.values[rows]
         self._posterior = surrogate.condition(*self._read, self._drawn)
         self._believed.clear()
-        for name, logs in self._labels.logs.items():
-            if not np.isfinite(logs).all():
-                self._believe(self._encoded[name].points[~np.isfinite(logs)])
         for name, configs in self._labels.running.items():
             if configs:
                 encoded = self._engine.encode_configs(name, configs)
-                self._run(name, encoded if self._with_sources else encoded.without_sources())
+                self._believe(name, encoded if self._with_sources else encoded.without_sources())
 
     def add_running(self, name: str, row: int) -> None:
         """Count a candidate as running."""
         self._tried[name] = np.append(self._tried[name], row)
-        self._labels.running[name].append(self._engine._config(self.candidates[name].codes[row]))
+        self._labels.running[name].append(self._engine.config(self.candidates[name].codes[row]))
         if self._posterior is not None:
-            self._run(name, self.candidates[name][[row]])
+            self._believe(name, self.candidates[name][[row]])
 
     def is_given_up(self, name: str) -> bool:
         """Return whether so many trials of a problem failed, and none had seconds, that others are tried instead."""
@@ -484,18 +476,15 @@ class _Model:
         return bool(np.isfinite(logs).any()) and self._posterior is not None and (
             self._engine.estimator is not None or self._labels.count >= MIN_LABELS_TO_END)
 
-    def _run(self, name: str, encoded: Candidates) -> None:
-        """Count configurations of a problem as run, with the seconds that are expected of them."""
-        logs = self._believe(encoded.points) * self.scale + self._expect(name, encoded)
-        self._believed[name] = min(self._believed.get(name, math.inf), float(logs.min()))
-
-    def _believe(self, points: Points) -> np.ndarray:
-        """Condition on trials that come out as expected; return their values."""
+    def _believe(self, name: str, encoded: Candidates) -> None:
+        """Condition on configurations of a problem as if they had run, with the seconds that are expected of them."""
         assert self._posterior is not None
-        expected = self._posterior.at(points)[0]
-        self._read = Points.concatenate([self._read[0], points]), np.append(self._read[1], expected)
+        assert self._surrogate is not None
+        expected = self._posterior.at(encoded.points)[0]
+        self._read = Points.concatenate([self._read[0], encoded.points]), np.append(self._read[1], expected)
         self._posterior = self._surrogate.condition(*self._read, self._drawn)
-        return expected
+        logs = expected * self.scale + self._expect(name, encoded)
+        self._believed[name] = min(self._believed.get(name, math.inf), float(logs.min()))
 
     def _tried_rows(self, name: str) -> np.ndarray:
         """Return the rows of candidates that have run or are running."""

@@ -132,10 +132,8 @@ def _parameter(name: str, distribution: BaseDistribution) -> SearchParameter:
     assert isinstance(distribution, CategoricalDistribution)
     choices = distribution.choices
     if all(isinstance(each, int | float) and not isinstance(each, bool) for each in choices):
-        kind = "integer" if all(float(each).is_integer() for each in choices) else "float"
-        return SearchParameter(name, kind, choices[0], tuple(choices))
-    labels = tuple(f"c{place}" for place in range(len(choices)))
-    return SearchParameter(name, "categorical", labels[0], labels)
+        return SearchParameter.of_values(name, choices)
+    return SearchParameter.of_values(name, [f"c{place}" for place in range(len(choices))])
 
 
 def _config(
@@ -158,15 +156,15 @@ def _config(
 
 def _params(search_space: Mapping[str, BaseDistribution], config: Config) -> dict[str, Any]:
     """Return the values of a configuration as the distributions have them."""
-    found = {}
+    params = {}
     for name, value in config.values:
         distribution = search_space[name]
         if isinstance(distribution, CategoricalDistribution):
             choices = distribution.choices
-            found[name] = choices[int(value[1:]) if isinstance(value, str) else choices.index(value)]
+            params[name] = choices[int(value[1:]) if isinstance(value, str) else choices.index(value)]
         else:
-            found[name] = value
-    return found
+            params[name] = value
+    return params
 
 
 def _seconds(trial: FrozenTrial, direction: StudyDirection) -> float:

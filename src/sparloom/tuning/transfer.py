@@ -25,7 +25,7 @@ import numpy as np
 from scipy.stats import kendalltau
 
 from sparloom.errors import IllegalSchedule, SchemaError
-from sparloom.models import Posterior, Priors, Surrogate
+from sparloom.models import Posterior, Priors, Surrogate, lowest_and_spread
 from sparloom.space import Columns, SearchSpace
 from sparloom.tuning.encoding import SpaceEncoding
 
@@ -117,10 +117,7 @@ class SourceModel:
 
     @cached_property
     def _posterior(self) -> Posterior:
-        rows = np.argsort(self._values, kind="stable")
-        if len(rows) > MAX_CONDITIONED:
-            half = MAX_CONDITIONED // 2
-            rows = np.concatenate([rows[:half], rows[half:][:: -(-len(rows[half:]) // half)]])
+        rows = lowest_and_spread(self._values, MAX_CONDITIONED)
         return self._surrogate.condition(self._points[rows], self._values[rows])
 
     def _read(self, trials: pd.DataFrame) -> tuple[dict[str, np.ndarray], np.ndarray]:
@@ -192,9 +189,9 @@ class SourceModels:
     def predict(self, problem: str, columns: Columns) -> tuple[np.ndarray, np.ndarray]:
         """Return what every source predicts, and where it failed: (n, sources) each, see `SourceModel.predict`."""
         count = len(next(iter(columns.values())))
-        found = [each.predict(columns) for each in self._models[problem]]
-        values, failed = (np.array(part).reshape(len(found), count).T for part in zip(*found, strict=True)) if found \
-            else (np.zeros((count, 0)), np.zeros((count, 0)))
+        values, failed = np.zeros((2, count, len(self.names)))
+        for place, model in enumerate(self._models[problem]):
+            values[:, place], failed[:, place] = model.predict(columns)
         return values, failed
 
     def fastest(self, problem: str, count: int) -> list[Columns]:

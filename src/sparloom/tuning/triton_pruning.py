@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -39,7 +38,8 @@ def prune_configs_by(trials: pd.DataFrame, top_k: int | float = 8) -> dict[str, 
     if len(trials) < 3 or not names:
         raise SchemaError(f"{len(trials)} trials with seconds, and {len(names)} columns that vary: give at least three "
                           "trials that differ")
-    space = SearchSpace("triton", tuple(_parameter(str(name), trials[name].tolist()) for name in names))
+    space = SearchSpace("triton", tuple(
+        SearchParameter.of_values(str(name), sorted(set(trials[name]))) for name in names))
     logs = np.log(checked_seconds(trials["seconds"].to_numpy(), lambda row: f"trial {row}"))
     return {"perf_model": _TimeModel(space, {str(name): trials[name].tolist() for name in names}, logs),
             "top_k": top_k}
@@ -71,18 +71,3 @@ class _TimeModel:
                    for each in self._space.parameters}
         mean, _ = self._posterior.at(self._encoding.points(ONLY, columns))
         return float(np.exp(mean[0] * self._scale + self._mean))
-
-
-def _parameter(name: str, values: Sequence[Any]) -> SearchParameter:
-    """Return a parameter that has the values of a column."""
-    distinct = sorted(set(values), key=str)
-    if all(isinstance(each, bool | np.bool_) for each in distinct):
-        return SearchParameter(name, "boolean", 0, (0, 1))
-    if any(isinstance(each, str) for each in distinct):
-        return SearchParameter(name, "categorical", str(distinct[0]), tuple(map(str, distinct)))
-    numbers = sorted(float(each) for each in distinct)
-    whole = all(each.is_integer() for each in numbers)
-    listed = tuple(int(each) for each in numbers) if whole else tuple(numbers)
-    return SearchParameter(name, "integer" if whole else "float", listed[0], listed)
-
-

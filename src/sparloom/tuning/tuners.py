@@ -33,7 +33,7 @@ INITIAL = 5
 REPEATS = 20  # proposals in a row that cost nothing, after which a random configuration is tried
 LEAVES = 1024  # of a tree of SMAC3, more than there are labels; its default reserves memory for a million
 REFIT_GROWTH = 1.1  # of the labels, at which the hyperparameters of a Gaussian process are fitted again
-CANDIDATES = 500  # whose joint covariance a Gaussian process computes at once
+CANDIDATES = 2048  # that BoTorch scores at once
 
 Point = tuple[int, ...]
 """Of the grid of all values: for each parameter, the place of its value among the sorted ones."""
@@ -316,15 +316,11 @@ class _BoTorch:
         self._hyperparameters, self._fitted_labels = dict[str, Any](), 0
 
     def ask(self) -> tuple[Any, Point]:
-        from scipy.stats import norm
-
         logs = np.array(list(self._logs.values()))
         if np.isfinite(logs).sum() < INITIAL:
             chosen = next((number for number in self._order if number not in self._logs), self._order[0])
         else:
-            mean, deviation = self._predict(np.where(np.isnan(logs), np.nanmax(logs), logs))
-            gain = (np.nanmin(logs) - mean) / deviation
-            improvement = deviation * (gain * norm.cdf(gain) + norm.pdf(gain))
+            improvement = self._improvement(np.where(np.isnan(logs), np.nanmax(logs), logs))
             improvement[list(self._logs)] = -np.inf
             chosen = improvement.argmax()
         return None, tuple(self._grid.points[chosen].tolist())
@@ -332,9 +328,10 @@ class _BoTorch:
     def tell(self, trial: Any, point: Point, seconds: float) -> None:
         self._logs[self._grid.numbers[point]] = math.log(seconds)  # of NaN: NaN
 
-    def _predict(self, logs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return means and standard deviations of the log seconds of all configurations."""
+    def _improvement(self, logs: np.ndarray) -> np.ndarray:
+        """Return the logarithmic expected improvement of all configurations."""
         import torch
+        from botorch.acquisition import LogExpectedImprovement
         from botorch.fit import fit_gpytorch_mll
         from botorch.models import SingleTaskGP
         from gpytorch.mlls import ExactMarginalLogLikelihood
@@ -347,10 +344,9 @@ class _BoTorch:
         else:
             model.load_state_dict(self._hyperparameters, strict=False)
             model.eval()
+        improvement = LogExpectedImprovement(model, best_f=logs.min(), maximize=False)
         with torch.no_grad():
-            parts = [model.posterior(inputs) for inputs in self._inputs.split(CANDIDATES)]
-            return (np.concatenate([part.mean[:, 0].numpy() for part in parts]),
-                    np.concatenate([part.variance[:, 0].clamp_min(1e-18).sqrt().numpy() for part in parts]))
+            return np.concatenate([improvement(part[:, None]).numpy() for part in self._inputs.split(CANDIDATES)])
 
 
 class _Ours:
@@ -363,9 +359,12 @@ class _Ours:
         self._optimizer = Optimizer(space, sources=sources, seed=seed)
 
     def ask(self) -> tuple[Any, Point]:
-        (proposal,) = self._optimizer.ask(1)
-        values = dict(proposal.config.values)
-        return proposal.config, self._grid.point(values[name] for name in self._grid.values)
+        proposals = self._optimizer.ask(1)
+        if not proposals:
+            raise NothingToPropose
+        config = proposals[0].config
+        values = dict(config.values)
+        return config, self._grid.point(values[name] for name in self._grid.values)
 
     def tell(self, trial: Any, point: Point, seconds: float) -> None:
         config = trial or self._configs.iloc[self._grid.numbers[point]].to_dict()

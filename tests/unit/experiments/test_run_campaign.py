@@ -325,7 +325,7 @@ def kernel(tmp_path) -> Path:
 def tune(build, kernel: Path, state: str, *overrides: str):
     command = f"task.command='{kernel}/run {{block_x}} {{block_y}} {{SHARED}}'"
     return build("campaign", f"space={kernel}/kernel_T1.json", "platform@target=custom", "samples=csv",
-                 f"task.folder={kernel}/{state}", command, *overrides, folder=kernel)
+                 f"task.folder={kernel}/{state}", "task.jobs=1", command, *overrides, folder=kernel)
 
 
 def test_a_kernel_of_a_t1_file_needs_no_matrix(build, kernel) -> None:
@@ -361,7 +361,8 @@ def test_problems_come_from_a_csv_with_features(build, kernel) -> None:
     (kernel / "sizes.csv").write_text("problem,size,kind\nsmall,10,half\nlarge,1000,float\n")
     command = f"task.command='{kernel}/run {{block_x}} {{block_y}} {{SHARED}} {{size}}'"
     task = build("campaign", f"space={kernel}/kernel_T1.json", "platform@target=custom", "samples=csv", command,
-                 f"problems={kernel}/sizes.csv", f"task.folder={kernel}/state", "budget=30", folder=kernel)
+                 f"problems={kernel}/sizes.csv", f"task.folder={kernel}/state", "budget=30", "task.jobs=1",
+                 folder=kernel)
     metrics = task.run(out := out_of(kernel, "out"))
     assert metrics["problems"] == 2
     best = pd.read_csv(out / "best.csv").set_index("problem")

@@ -165,12 +165,12 @@ class RunCampaign:
         if self.space is None:
             return self.platform.space(self.op)
         path = Path(self.space).expanduser()
-        searched = read_space(path)
-        if self.matrices and path.suffix != ".json" and searched.enumerate(MAX_LISTED) is not None:
-            described = read_description(path)
-            if self.op.name in described.operations and not searched.features:
-                return described.space(self.op.name)
-        return searched
+        if not self.matrices or path.suffix == ".json":
+            return read_space(path)
+        described = read_description(path)
+        searched = described.search_space()
+        is_small = self.op.name in described.operations and not searched.features and searched.enumerate(MAX_LISTED)
+        return described.space(self.op.name) if is_small else searched
 
     @cached_property
     def _problems(self) -> Mapping[str, Any] | None:
@@ -183,7 +183,7 @@ class RunCampaign:
     def _platform_conditions(self) -> Mapping[str, Any]:
         """Name what seconds of the platform depend on; those that come by hand were not measured on this machine."""
         if self.space is not None:
-            return {"space": self.space}
+            return {}  # a campaign remembers its space
         if self._runs_here:
             made = to_json_values(conditions_of(self.platform, self.op, self.timing).settings)
             return {"platform": self.platform.name, **made.pop("platform"), **made}

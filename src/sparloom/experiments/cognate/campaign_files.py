@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sparloom.data import read_trials, table_rows
+from sparloom.data import check_columns, read_trials, table_rows
 from sparloom.errors import IllegalSchedule, SchemaError
 from sparloom.files import read_lines, write_text
 from sparloom.space import TIME_COLUMNS, Config, SearchSpace, number_of
@@ -116,7 +116,7 @@ def read_results(
         yield from _read_trials(path, campaign)
         return
     header, rows = table_rows(path)
-    _check_header(path, header, campaign, column)
+    check_columns(path, header, campaign.space.names, problem=column, several=len(campaign.problems) > 1)
     unit = _time_column(path, header)
     for line, row in rows:
         where, text = f"{path}, line {line}", row[unit]
@@ -159,13 +159,3 @@ def _time_column(path: Path, header: Sequence[str]) -> str:
         raise SchemaError(f"{path}: the header is {','.join(header) or 'empty'}: give one column of times, named by "
                           f"its unit: {', '.join(TIME_COLUMNS)}")
     return times[0]
-
-
-def _check_header(path: Path, header: Sequence[str], campaign: Campaign, column: str) -> None:
-    needed = [*([column] if len(campaign.problems) > 1 else []), *campaign.space.names]
-    for name in [*needed, *header]:
-        if name not in header or name not in (column, *needed, *TIME_COLUMNS) or header.count(name) > 1:
-            reason = ("is missing" if name not in header else
-                      "is there twice" if header.count(name) > 1 else "is no parameter")
-            raise SchemaError(f"{path}: the header is {','.join(header)}: column {name} {reason}; needed are "
-                              f"{', '.join(needed)} and seconds")

@@ -19,7 +19,7 @@ import pandas as pd
 from sparloom.data import Tuner, TuningProblem, read_trials
 from sparloom.experiments.harness import CaseJournal, finish, run_folder, run_jobs
 from sparloom.files import sha256
-from sparloom.report import draw_spaces, space_metrics
+from sparloom.report import draw_source_gains, draw_spaces, source_gains, space_metrics
 from sparloom.space import read_space
 from sparloom.tuning import (
     Source,
@@ -80,7 +80,7 @@ class RankOnSpaces:
     journals: str
 
     def run(self, out: Path) -> Mapping[str, float]:
-        """Write curves.parquet, correlations.parquet and a plot for each kernel, and print the metrics.
+        """Write curves.parquet, correlations.parquet, a plot for each kernel and one of sources; print the metrics.
 
         Raises:
             ValueError: the folder has no such files, or a kernel, device or method is unknown.
@@ -98,8 +98,15 @@ class RankOnSpaces:
         curves = pd.DataFrame([row for key in planned for row in done[key]]).explode("share", ignore_index=True)
         curves = curves.astype({"share": float}).assign(trial=curves.groupby(
             ["kernel", "device", "method", "seed"]).cumcount() + 1)
-        return finish(out, folder, space_metrics(curves), lambda out: draw_spaces(curves, out), curves=curves,
-                      correlations=correlations(self.spaces))
+        related = correlations(self.spaces)
+        gains = source_gains(curves, related)
+
+        def draw(out: Path) -> None:
+            draw_spaces(curves, out)
+            if len(gains):
+                draw_source_gains(gains, out / "sources")
+
+        return finish(out, folder, space_metrics(curves), draw, curves=curves, correlations=related)
 
     def curves(self) -> list[Curve]:
         """List the searches of the run, seed by seed."""
