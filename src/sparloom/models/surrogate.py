@@ -1,7 +1,8 @@
 """A Gaussian process of few observations, in which the uncertainty of its hyperparameters is part of the answer.
 
 The covariance of two points is a smooth part (Matérn 5/2, one length for each group of features) plus a linear part
-(one variance for each group of slopes); observations have noise; the mean is unknown. Hyperparameters have log-normal
+(one variance for each group of slopes); observations have noise, to which each may add a variance that was measured
+by repeating it; the mean is unknown. Hyperparameters have log-normal
 priors. Their posterior is approximated by a normal distribution around its mode (Laplace), from which every question
 draws: a length about which the observations say nothing is then short in some answers and long in others, so that a
 region without observations is not taken for known.
@@ -88,7 +89,9 @@ class Surrogate:
         self.priors = priors
         self.mode = priors.table[:, 0].copy() if mode is None else mode
 
-    def fit(self, points: Points, values: Float[np.ndarray, " n"]) -> Surrogate:
+    def fit(
+        self, points: Points, values: Float[np.ndarray, " n"], variances: Float[np.ndarray, " n"] | None = None
+    ) -> Surrogate:
         """Find the mode of the hyperparameters' posterior and its curvature; at most `MAX_FITTED` points are read.
 
         The search begins at the mode before, so fitting again after a few more observations is fast. With few
@@ -96,7 +99,8 @@ class Surrogate:
         """
         rows = lowest_and_spread(values, MAX_FITTED)
         points, values = points[rows], values[rows]
-        problem = _Likelihood(self.priors, points, values - values.mean())
+        problem = _Likelihood(self.priors, points, values - values.mean(),
+                              0.0 if variances is None else variances[rows])
         mean, deviation = self.priors.table.T
         bounds = np.stack([mean - MAX_DEVIATIONS * deviation, mean + MAX_DEVIATIONS * deviation], axis=1)
         starts = [self.mode] if len(points) > len(mean) * 2 else [self.mode, mean]
@@ -113,19 +117,23 @@ class Surrogate:
         return np.clip(drawn, mean - MAX_DEVIATIONS * deviation, mean + MAX_DEVIATIONS * deviation)
 
     def condition(
-        self, points: Points, values: Float[np.ndarray, " n"], hyperparameters: np.ndarray | None = None
+        self, points: Points, values: Float[np.ndarray, " n"], variances: Float[np.ndarray, " n"] | None = None,
+        hyperparameters: np.ndarray | None = None,
     ) -> Posterior:
         """Condition on observations, with drawn hyperparameters or those of the mode."""
         return Posterior(_Kernel(self.priors, self.mode if hyperparameters is None else hyperparameters), points,
-                         values)
+                         values, 0.0 if variances is None else variances)
 
 
 class Posterior:
-    """Values at other points, given observations and hyperparameters."""
+    """Values at other points, given observations, their own variances (n,) and hyperparameters."""
 
-    def __init__(self, kernel: _Kernel, points: Points, values: Float[np.ndarray, " n"]) -> None:
+    def __init__(
+        self, kernel: _Kernel, points: Points, values: Float[np.ndarray, " n"], variances: np.ndarray | float
+    ) -> None:
         self.kernel, self._points = kernel, points
-        self._root = cholesky(kernel.between(points, points) + kernel.noise * np.eye(len(points)), lower=True)
+        noise = (kernel.noise + variances) * np.eye(len(points))
+        self._root = cholesky(kernel.between(points, points) + noise, lower=True)
         ones, whitened = solve_triangular(self._root, np.stack([np.ones(len(points)), values], axis=1), lower=True).T
         self.level = float(ones @ whitened / (ones @ ones))
         self._whitened = whitened - self.level * ones
@@ -167,8 +175,10 @@ class _Kernel:
 class _Likelihood:
     """The negative logarithm of the posterior of hyperparameters, and its gradient."""
 
-    def __init__(self, priors: Priors, points: Points, values: np.ndarray) -> None:
-        self._priors, self._values = priors, values
+    def __init__(
+        self, priors: Priors, points: Points, values: np.ndarray, variances: np.ndarray | float = 0.0
+    ) -> None:
+        self._priors, self._values, self._variances = priors, values, variances
         self._squares = _sums_by_group(
             (points.smooth.T[:, :, None] - points.smooth.T[:, None, :]) ** 2, priors.smooth_groups,
             len(priors.lengths))
@@ -183,7 +193,7 @@ class _Likelihood:
         smooth = (1 + distances + distances**2 / 3) * decay
         covariance = amplitude * smooth + np.tensordot(slopes, self._products, 1)
         try:
-            root = cholesky(covariance + noise * np.eye(size), lower=True)
+            root = cholesky(covariance + (noise + self._variances) * np.eye(size), lower=True)
         except np.linalg.LinAlgError:
             return 1e10, np.zeros_like(logarithms)
         inverse = cho_solve((root, True), np.eye(size))

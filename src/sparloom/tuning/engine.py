@@ -294,13 +294,19 @@ class Engine:
             if not fitted_with <= labels.count < max(REFIT_GROWTH * fitted_with, fitted_with + 1):
                 priors = self.sources.extend(self.encoding.priors, trusts if with_sources else {})
                 surrogate = Surrogate(priors, None if surrogate is None else surrogate.mode)
-                self._surrogates[with_sources] = surrogate.fit(model.points, model.values), labels.count
+                surrogate.fit(model.points, model.values, model.variances)
+                self._surrogates[with_sources] = surrogate, labels.count
             model.condition(self._surrogates[with_sources][0])
         return model
 
 
 class _Labels:
-    """What has run of every problem: each program once, and the median of its log seconds, infinite for a failure."""
+    """What has run of every problem, each program once.
+
+    Attributes:
+        logs: medians of log seconds, infinite for a failure.
+        variances: of these, as far as programs that ran several times show how much log seconds scatter.
+    """
 
     def __init__(self, engine: Engine, trials: Trials) -> None:
         repeated: dict[str, dict[Config, list[float]]] = {name: {} for name in engine.problems}
@@ -309,7 +315,14 @@ class _Labels:
         self.configs = {name: list(each) for name, each in repeated.items() if each}
         self.running = {name: [config for problem, config in trials.running if problem == name]
                         for name in engine.problems}
-        self.logs = {name: np.array([_log_median(each) for each in repeated[name].values()]) for name in self.configs}
+        logs = {name: [np.log([each for each in seconds if not math.isnan(each)]) for seconds in listed.values()]
+                for name, listed in repeated.items() if listed}
+        self.logs = {name: np.array([np.median(each) if len(each) else math.inf for each in parts])
+                     for name, parts in logs.items()}
+        several = [each - each.mean() for parts in logs.values() for each in parts if len(each) > 1]
+        scatter = sum((each**2).sum() for each in several) / max(1, sum(len(each) - 1 for each in several))
+        self.variances = {name: scatter / np.array([max(1, len(each)) for each in parts])
+                          for name, parts in logs.items()}
         self.encoded = {name: engine.encode_configs(name, configs) for name, configs in self.configs.items()}
 
     @property
@@ -332,7 +345,8 @@ class _Model:
     """The surrogate with the labels of one moment; without `condition`, what is known before a model is fitted.
 
     Attributes:
-        points, values: observations, in units of `scale`, relative to what the formula and trusted sources expect.
+        points, values, variances: observations, in units of `scale`, relative to what the formula and trusted sources
+            expect.
     """
 
     def __init__(
@@ -354,8 +368,9 @@ class _Model:
                             None if engine.estimator is None else FORMULA_DEVIATION)
         self.points = Points.concatenate([self.candidates[next(iter(self.candidates))].points[:0], *(
             self._encoded[name].points[finite[name]] for name in residuals)])
-        self.values = np.concatenate([np.zeros(0), *(each[finite[name]] / self.scale
-                                                     for name, each in residuals.items())])
+        self.values, self.variances = (
+            np.concatenate([np.zeros(0), *(each[finite[name]] / scale for name, each in columns.items())])
+            for columns, scale in ((residuals, self.scale), (labels.variances, self.scale**2)))
         self._posterior: Posterior | None = None
         self._surrogate: Surrogate | None = None
         self._believed: dict[str, float] = {}  # least log seconds that are expected of running trials
@@ -367,7 +382,7 @@ class _Model:
         """
         self._surrogate, self._drawn = surrogate, surrogate.draw(self._rng)
         rows = lowest_and_spread(self.values, MAX_CONDITIONED)
-        self._read = self.points[rows], self.values[rows]
+        self._read = self.points[rows], self.values[rows], self.variances[rows]
         self._posterior = surrogate.condition(*self._read, self._drawn)
         self._believed.clear()
         for name, configs in self._labels.running.items():
@@ -481,7 +496,9 @@ class _Model:
         assert self._posterior is not None
         assert self._surrogate is not None
         expected = self._posterior.at(encoded.points)[0]
-        self._read = Points.concatenate([self._read[0], encoded.points]), np.append(self._read[1], expected)
+        points, values, variances = self._read
+        self._read = (Points.concatenate([points, encoded.points]), np.append(values, expected),
+                      np.append(variances, np.zeros(len(expected))))
         self._posterior = self._surrogate.condition(*self._read, self._drawn)
         logs = expected * self.scale + self._expect(name, encoded)
         self._believed[name] = min(self._believed.get(name, math.inf), float(logs.min()))
@@ -538,12 +555,6 @@ def _scale(residuals: Sequence[np.ndarray], expected: float | None) -> float:
     if expected is not None:
         squares, freedom = squares + PRIOR_RESIDUALS * expected**2, freedom + PRIOR_RESIDUALS
     return max(MIN_SCALE, math.sqrt(squares / freedom)) if freedom > 0 and squares > 0 else 1.0
-
-
-def _log_median(seconds: Sequence[float]) -> float:
-    """Return the logarithm of the median of repeated seconds; infinity if all have failed."""
-    finite = [each for each in seconds if not math.isnan(each)]
-    return math.log(float(np.median(finite))) if finite else math.inf
 
 
 def _improvement(least: float, mean: np.ndarray, deviation: np.ndarray) -> np.ndarray:

@@ -68,3 +68,15 @@ def test_many_observations_are_thinned_out() -> None:
     surrogate = Surrogate(priors_of([0], [])).fit(points_of(smooth), values)
     mean, _ = surrogate.condition(points_of(smooth[:200]), values[:200]).at(points_of(smooth[200:]))
     assert np.abs(mean - values[200:]).max() < 0.05
+
+
+def test_a_measured_variance_counts_beside_the_noise() -> None:
+    """Observations whose own variance is large are doubted, the others are not."""
+    smooth = np.linspace(0, 1, 12)[:, None]
+    values, variances = np.sin(3 * smooth[:, 0]), np.zeros(12)
+    values[5], variances[5] = values[5] + 2, 4.0
+    surrogate = Surrogate(priors_of([0], [])).fit(points_of(smooth), values, variances)
+    mean, _ = surrogate.condition(points_of(smooth), values, variances).at(points_of(smooth))
+    np.testing.assert_allclose(mean, np.sin(3 * smooth[:, 0]), atol=0.1)
+    sure, _ = surrogate.condition(points_of(smooth), values).at(points_of(smooth))
+    assert abs(sure[5] - mean[5]) > 0.5

@@ -10,7 +10,7 @@ import pytest
 from sparloom.errors import IllegalSchedule, SchemaError
 from sparloom.space import SearchParameter, SearchSpace
 from sparloom.tuning import Optimizer, Source
-from sparloom.tuning.engine import Engine, Trials
+from sparloom.tuning.engine import Engine, Trials, _Labels
 
 SPACE = SearchSpace("kernel", (
     SearchParameter("block_x", "integer", 32, (16, 32, 48, 64, 96, 128, 256)),
@@ -108,6 +108,14 @@ def test_a_similar_source_saves_trials_and_a_useless_one_costs_few() -> None:
     assert reached["none"][3] > 1.1
     for name in ("useless", "reversed"):
         assert reached[name][-1] < reached["none"][19] + 0.02
+
+
+def test_repetitions_show_how_much_seconds_scatter() -> None:
+    first, second, third = SPACE.configs(SPACE.enumerate(10**4))[:3]
+    trials = [("", first, 1.0), ("", first, math.e**2), ("", second, 5.0), ("", third, math.nan), ("", first, math.e)]
+    labels = _Labels(Engine(SPACE, {"": {}}), Trials(trials))
+    np.testing.assert_allclose(labels.logs[""], [1.0, math.log(5), math.inf])
+    np.testing.assert_allclose(labels.variances[""], [1 / 3, 1, 1])
 
 
 def test_trust_follows_the_order_of_the_trials() -> None:
