@@ -10,9 +10,9 @@ from sparloom.lazy import attach
 
 __all__, __getattr__, __dir__ = attach(__name__, {
     "cognate": (
-        "Arm", "Autoencode", "BenchRecommend", "Collect", "Compare",
-        "Comparison", "DealSamples", "ExportCsv", "Finetune", "Fit", "Gather", "LearnerConfig", "PrepareInputs",
-        "Pretrain", "Recipe", "Recommend", "RecommendShape", "Recommender", "RunCampaign", "Tabulate"),
+        "Arm", "Autoencode", "BenchRecommend", "Collect", "Compare", "Comparison", "DealSamples", "EvalCampaign",
+        "ExportCsv", "Finetune", "Fit", "Gather", "LearnerConfig", "PrepareInputs", "Pretrain", "Recipe", "Recommend",
+        "RecommendShape", "Recommender", "RunCampaign", "Tabulate"),
     "autosage": (
         "BenchAutosage", "BenchDispatch", "BenchDispatchCuda", "BenchGcn",
         "BenchMinibatch", "ChooseKernels", "ChooseStoredKernels",

@@ -46,7 +46,8 @@ _HOMES = {
         "JudgedProblems PaperClaim bounded contrast draw_efficiencies draw_learnings "
         "efficiencies efficiency_metrics efficiency_table paired_metrics slice_lead verdict"),
     "tuners": (
-        "draw_source_gains draw_spaces draw_tuners leaderboard rank_rows source_gains space_metrics tuner_metrics"),
+        "draw_source_gains draw_spaces draw_trials draw_tuners leaderboard rank_rows source_gains space_metrics "
+        "tuner_metrics"),
 }
 
 __all__, __getattr__, __dir__ = attach(__name__, {module: names.split() for module, names in _HOMES.items()})

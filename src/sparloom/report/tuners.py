@@ -1,5 +1,6 @@
 """Rank tuners by their share of the best speed: metrics, a table that counts labels, and a figure."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -148,6 +149,13 @@ def draw_source_gains(gains: pd.DataFrame, stem: Path) -> None:
                        for place, (trial, group) in enumerate(rows.groupby("trial"))]
               for kernel, rows in gains.groupby("kernel")}
     draw_lines(panels, stem, x="rank correlation of source and device", y="gain in share of the optimum", at=0)
+
+
+def draw_trials(frame: pd.DataFrame, stem: Path, *, share: float, labels: Mapping[str, str]) -> None:
+    """Draw the share of the best speed by trials per matrix: a panel for each method, a line for each seed."""
+    panels = {labels[method]: [Line(each["trials"], each["share"], f"draw {seed}", f"C{seed % 10}")
+                               for seed, each in rows.groupby("seed")] for method, rows in frame.groupby("method")}
+    draw_lines(panels, stem, x="trials per matrix", y="share of the best speed", at=share, columns=5)
 
 
 def draw_spaces(curves: pd.DataFrame, out: Path) -> None:

@@ -2,13 +2,14 @@
 
 collect, deal_samples (to simulated cores), samples (gather, export, prepare), evaluation_data, training,
 transfer, probes, finetune, compare, calibration, recommender, recommend, trial_commands, campaign,
-bench_recommend.
+eval_campaign, bench_recommend.
 """
 
 from sparloom.lazy import attach
 
 __all__, __getattr__, __dir__ = attach(__name__, {
     "campaign": ("RunCampaign",),
+    "eval_campaign": ("EvalCampaign",),
     "collect": ("FLUSH_SECONDS", "Collect"),
     "deal_samples": ("DealSamples",),
     "samples": ("ExportCsv", "Gather", "PrepareInputs"),
