@@ -30,7 +30,7 @@ BUDGETS = {  # package -> lines of code; "top modules": those of sparloom itself
     "arrays": 245, "baselines": 950, "cli": 510, "data": 1_895, "experiments": 7_680, "fusion": 2_340,
     "hydra_plugins": 110, "ir": 1_700, "jit": 810, "measure": 285, "models": 3_245, "nn": 5_200, "ops": 465,
     "platforms": 3_495, "ragged": 4_505, "report": 2_450, "solvers": 1_065, "space": 1_855, "sparse": 1_520,
-    "top modules": 610, "tuning": 3_890,
+    "top modules": 610, "tuning": 3_895,
 }
 APPLICATIONS = ("baselines", "cli", "experiments", "hydra_plugins", "report")  # all other packages are the library
 LIMITS = {

@@ -1,9 +1,11 @@
 """Choose which configurations to time next: the model behind `Campaign`, `Optimizer` and `OptunaSampler`.
 
 A surrogate (`sparloom.models.Surrogate`) predicts log seconds of configurations that have not run, and the
-configuration that is expected to improve most on the fastest of its problem is chosen. Where there are sources, it is
-chosen with them as often as the best of them is trusted, else as if there were none. A forest learns which
-configurations fail; they score lower, but are not forbidden.
+configuration that is expected to improve most on the fastest of its problem is chosen. No single model is right on all
+devices, so choices alternate at random: a third of them are made by trees instead of the surrogate; half of those of a
+single problem read trials that are slower than the median as if they were as fast as it, for what is slow says little
+about what is fast; and where there are sources, they count as often as the best of them is trusted. A forest learns
+which configurations fail; they score lower, but are not forbidden.
 
     Engine       what stays the same: space, problems, sources, their encoding
     _Labels      what has run at one moment, as observations of the surrogate
@@ -49,6 +51,10 @@ DRAWS = 256  # of the posterior, likewise
 DRAWS_TO_END = 16  # of hyperparameters, by which a campaign ends
 MIN_LABELS_TO_END = 16  # without a formula: a model of fewer is too sure of itself
 MAX_FAILURES = 16  # of a problem without a success, which is then given up if there are others
+CLIPPED = 1 / 2  # of the choices of a single problem: slow trials count as the median
+BY_TREES = 1 / 3  # of all choices
+TREES = 60
+DIGITS = 9  # that trees read of a value, so that the unit of time cannot change a split
 FAILURE_TREES = 30
 MAX_FAILURE = 0.95  # chance of a failure, beyond which no prediction goes
 SOURCE_FAILURE = 0.5  # chance that a configuration fails which failed on all sources
@@ -145,7 +151,7 @@ class Engine:
         self.sources = SourceModels(self.space, self.problems, sources)
         self._listed = {name: None if columns is None else self.encode(name, columns)
                         for name, columns in listed.items()}
-        self._surrogates: dict[bool, tuple[Surrogate, int]] = {}  # with sources or not -> fitted, to so many labels
+        self._surrogates: dict[tuple[bool, bool], tuple[Surrogate, int]] = {}  # `_model` -> fitted, to so many labels
         self._forest: tuple[RandomForestClassifier | None, int, int] = (None, 0, 0)  # fitted to trials, failures
         self._encoded: dict[str, dict[Config, Candidates]] = {}
         self._programs: dict[tuple[str, str], Config] = {}  # (problem, key) -> what `program` returns
@@ -281,22 +287,24 @@ class Engine:
         return SpaceEncoding(self.space, described)
 
     def _model(self, trials: Trials) -> _Model:
-        """Make the model of one moment: with the sources as often as the best of them is trusted, else without them."""
+        """Make the model of one moment."""
         labels = _Labels(self, trials)
         rng = np.random.default_rng([self.seed, 2, len(trials.done), len(trials.running)])
         trusts = self.sources.trusts(labels.rankings())
         few = MIN_LABELS if len(self.problems) > 1 or self.estimator is not None else MIN_RANDOM
         is_fitted = labels.count >= few
         with_sources = bool(trusts) and (not is_fitted or rng.random() < max(trusts.values()))
-        model = _Model(self, labels, rng, with_sources=with_sources)
+        clipped = is_fitted and len(self.problems) == 1 and rng.random() < CLIPPED
+        model = _Model(self, labels, rng, with_sources=with_sources, clipped=clipped)
         if is_fitted:
-            surrogate, fitted_with = self._surrogates.get(with_sources, (None, 0))
+            kind = with_sources, clipped
+            surrogate, fitted_with = self._surrogates.get(kind, (None, 0))
             if not fitted_with <= labels.count < max(REFIT_GROWTH * fitted_with, fitted_with + 1):
                 priors = self.sources.extend(self.encoding.priors, trusts if with_sources else {})
                 surrogate = Surrogate(priors, None if surrogate is None else surrogate.mode)
                 surrogate.fit(model.points, model.values, model.variances)
-                self._surrogates[with_sources] = surrogate, labels.count
-            model.condition(self._surrogates[with_sources][0])
+                self._surrogates[kind] = surrogate, labels.count
+            model.condition(self._surrogates[kind][0], by_trees=rng.random() < BY_TREES)
         return model
 
 
@@ -350,7 +358,7 @@ class _Model:
     """
 
     def __init__(
-        self, engine: Engine, labels: _Labels, rng: np.random.Generator, *, with_sources: bool
+        self, engine: Engine, labels: _Labels, rng: np.random.Generator, *, with_sources: bool, clipped: bool
     ) -> None:
         self._engine, self._labels, self._rng = engine, labels, rng
         self.candidates = {name: engine.candidates(name, labels.fastest(name), rng) for name in engine.problems}
@@ -366,6 +374,8 @@ class _Model:
         finite = {name: np.isfinite(each) for name, each in residuals.items()}
         self.scale = _scale([each[finite[name]] for name, each in residuals.items() if finite[name].any()],
                             None if engine.estimator is None else FORMULA_DEVIATION)
+        if clipped:
+            residuals = {name: np.minimum(each, np.median(each[finite[name]])) for name, each in residuals.items()}
         self.points = Points.concatenate([self.candidates[next(iter(self.candidates))].points[:0], *(
             self._encoded[name].points[finite[name]] for name in residuals)])
         self.values, self.variances = (
@@ -375,20 +385,25 @@ class _Model:
         self._surrogate: Surrogate | None = None
         self._believed: dict[str, float] = {}  # least log seconds that are expected of running trials
 
-    def condition(self, surrogate: Surrogate) -> None:
-        """Take the surrogate with drawn hyperparameters, given the labels.
+    def condition(self, surrogate: Surrogate, *, by_trees: bool = False) -> None:
+        """Take the surrogate with drawn hyperparameters, given the labels; scores are those of trees or its own.
 
         Running trials count as if they came out as expected, so that others are asked for that differ from them.
         """
-        self._surrogate, self._drawn = surrogate, surrogate.draw(self._rng)
+        self._surrogate, self._drawn, self._by_trees = surrogate, surrogate.draw(self._rng), by_trees
         rows = lowest_and_spread(self.values, MAX_CONDITIONED)
         self._read = self.points[rows], self.values[rows], self.variances[rows]
-        self._posterior = surrogate.condition(*self._read, self._drawn)
+        self._update()
         self._believed.clear()
         for name, configs in self._labels.running.items():
             if configs:
                 encoded = self._engine.encode_configs(name, configs)
                 self._believe(name, encoded if self._with_sources else encoded.without_sources())
+
+    def _update(self) -> None:
+        assert self._surrogate is not None
+        self._posterior = self._surrogate.condition(*self._read, self._drawn)
+        self._predictor = _Trees(*self._read[:2]) if self._by_trees else self._posterior
 
     def add_running(self, name: str, row: int) -> None:
         """Count a candidate as running."""
@@ -460,7 +475,7 @@ class _Model:
         """Return the mean and the deviation of log seconds of the candidates of a problem."""
         candidates, base = self.candidates[name], self._base[name]
         if self._posterior is not None:
-            mean, deviation = self._posterior.at(candidates.points)
+            mean, deviation = self._predictor.at(candidates.points)
             return mean * self.scale + base, deviation * self.scale
         logs = self._labels.logs.get(name, np.zeros(0))
         finite = np.isfinite(logs)
@@ -494,12 +509,11 @@ class _Model:
     def _believe(self, name: str, encoded: Candidates) -> None:
         """Condition on configurations of a problem as if they had run, with the seconds that are expected of them."""
         assert self._posterior is not None
-        assert self._surrogate is not None
         expected = self._posterior.at(encoded.points)[0]
         points, values, variances = self._read
         self._read = (Points.concatenate([points, encoded.points]), np.append(values, expected),
                       np.append(variances, np.zeros(len(expected))))
-        self._posterior = self._surrogate.condition(*self._read, self._drawn)
+        self._update()
         logs = expected * self.scale + self._expect(name, encoded)
         self._believed[name] = min(self._believed.get(name, math.inf), float(logs.min()))
 
@@ -509,6 +523,22 @@ class _Model:
         codes = self._engine.encode_configs(name, tried).codes if tried else []
         rows = (self.candidates[name].rows.get(each.tobytes()) for each in codes)
         return np.array([row for row in rows if row is not None], np.int64)
+
+
+class _Trees:
+    """Extremely randomised trees (P. Geurts et al. 2006), whose scatter stands for the uncertainty."""
+
+    def __init__(self, points: Points, values: np.ndarray) -> None:
+        from sklearn.ensemble import ExtraTreesRegressor  # loads for a second
+
+        trees = ExtraTreesRegressor(TREES, max_features=0.5, random_state=len(values))
+        self._trees = trees.fit(np.column_stack([points.smooth, points.linear]), values.round(DIGITS))
+
+    def at(self, points: Points) -> tuple[np.ndarray, np.ndarray]:
+        """Return the mean and the standard deviation at points, as a `Posterior` does."""
+        features = np.column_stack([points.smooth, points.linear]).astype(np.float32)
+        predicted = np.array([each.predict(features, check_input=False) for each in self._trees.estimators_])
+        return predicted.mean(axis=0), predicted.std(axis=0)
 
 
 def _constants(name: str, problem: Any, space: SearchSpace) -> dict[str, float]:

@@ -72,8 +72,9 @@ def run(campaign: Campaign, batches: int, count: int) -> Campaign:
 
 
 def test_few_trials_find_nearly_the_best(space, matrices, tmp_path) -> None:
-    campaign = run(sparloom.Campaign(tmp_path / "chosen", space, matrices), 8, 5)
-    assert len(campaign.labels()) == 40
+    campaigns = [run(sparloom.Campaign(tmp_path / f"chosen{seed}", space, matrices, seed=seed), 8, 5)
+                 for seed in range(4)]
+    assert all(len(each.labels()) == 40 for each in campaigns)
     rng = np.random.default_rng(0)
     drawn = []
     for number in range(10):
@@ -82,8 +83,9 @@ def test_few_trials_find_nearly_the_best(space, matrices, tmp_path) -> None:
             for config in space.sample(8, rng):
                 other.tell(name, config, seconds=seconds(matrices[name], config))
         drawn.append(regret(other, space))
-    assert regret(campaign, space) < 1.02
-    assert regret(campaign, space) < min(np.mean(drawn), 1.05)
+    reached = np.mean([regret(each, space) for each in campaigns])
+    assert reached < 1.1
+    assert reached - 1 < (np.mean(drawn) - 1) / 2
 
 
 def test_a_space_that_is_too_large_to_list_is_searched(matrices, tmp_path) -> None:
