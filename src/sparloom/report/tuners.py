@@ -103,13 +103,18 @@ def space_metrics(curves: pd.DataFrame) -> dict[str, float]:
             optimum, seconds_per_trial.
 
     Returns:
-        <kernel>/<device>/<method>/<trials>: mean share over seeds; <method>/trials_to_<goal>: trials after which its
+        <kernel>/<device>/<method>/<trials>: mean share over seeds; <kernel>/mean/<method>/<trials>: over devices, too,
+        with _low and _high, its 95 % bounds over devices and seeds; <method>/trials_to_<goal>: trials after which its
         mean over spaces and seeds is at the goal, absent if it never is; <method>/seconds_per_trial: of its own
         computations; <method>/worse: share of spaces and BUDGETS where a source makes ours worse by more than
         CLEARLY_WORSE; single_source/worse: the same of all methods with one source.
     """
     means = curves.groupby([*SPACE, "method", "trial"], sort=False)["share"].mean()
     metrics = {"/".join(map(str, key)): float(share) for key, share in means.items() if key[-1] in BUDGETS}
+    for (kernel, method), group in curves.groupby(["kernel", "method"], sort=False):
+        for row in _mean_bounds(group[group["trial"].isin(BUDGETS)]).itertuples():
+            key = f"{kernel}/mean/{method}/{row.Index}"
+            metrics |= {key: row.mean, f"{key}_low": row.low, f"{key}_high": row.high}
     overall = means.groupby(["method", "trial"]).mean()
     for goal in GOALS:
         reached = overall[overall >= goal].reset_index("trial").groupby("method")["trial"].min()
@@ -172,9 +177,15 @@ def draw_spaces(curves: pd.DataFrame, out: Path) -> None:
 def _lines(rows: pd.DataFrame) -> list[Line]:
     lines = []
     for place, (method, group) in enumerate(rows.groupby("method", sort=False)):
-        by_trial = group.pivot(index=["device", "seed"], columns="trial", values="share")
-        spread = by_trial.to_numpy()[resample(len(by_trial), seed=0)].mean(axis=1)
-        low, high = np.quantile(spread, (0.025, 0.975), axis=0)
-        lines.append(Line(by_trial.columns, by_trial.mean(), method, f"C{place}",
-                          "-" if method.startswith("sparloom") else "--", low, high))
+        bounds = _mean_bounds(group)
+        lines.append(Line(bounds.index, bounds["mean"], method, f"C{place}",
+                          "-" if method.startswith("sparloom") else "--", bounds["low"], bounds["high"]))
     return lines
+
+
+def _mean_bounds(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the mean share of one method over devices and seeds, by trials, with low and high."""
+    by_trial = rows.pivot(index=["device", "seed"], columns="trial", values="share")
+    spread = by_trial.to_numpy()[resample(len(by_trial), seed=0)].mean(axis=1)
+    low, high = np.quantile(spread, (0.025, 0.975), axis=0)
+    return pd.DataFrame({"mean": by_trial.mean(), "low": low, "high": high})

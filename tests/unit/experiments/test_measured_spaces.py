@@ -122,3 +122,13 @@ def test_ours_is_worse_only_where_a_source_costs_more_than_two_percent():
     assert metrics["single_source/worse"] == 0.5
     assert metrics["sparloom/trials_to_0.90"] == 25
     assert "sparloom/trials_to_0.95" not in metrics
+
+
+def test_means_are_over_devices_and_seeds_with_bounds():
+    rows = [{"kernel": "k", "device": device, "method": "tpe", "seed": seed, "trial": 25, "share": share,
+             "seconds_per_trial": 1.0} for device, shares in (("d", (0.5, 0.7)), ("e", (0.9, 0.7)))
+            for seed, share in enumerate(shares)]
+    metrics = space_metrics(pd.DataFrame(rows))
+    assert metrics["k/d/tpe/25"] == pytest.approx(0.6)
+    assert metrics["k/mean/tpe/25"] == pytest.approx(0.7)
+    assert 0.5 <= metrics["k/mean/tpe/25_low"] < 0.7 < metrics["k/mean/tpe/25_high"] <= 0.9
