@@ -4,8 +4,9 @@ A surrogate (`sparloom.models.Surrogate`) predicts log seconds of configurations
 configuration that is expected to improve most on the fastest of its problem is chosen. No single model is right on all
 devices, so choices alternate at random: a third of them are made by trees instead of the surrogate; half of those of a
 single problem read trials that are slower than the median as if they were as fast as it, for what is slow says little
-about what is fast; and where there are sources, they count as often as the best of them is trusted. A forest learns
-which configurations fail; they score lower, but are not forbidden.
+about what is fast; and where there are sources, they count with a chance of the square of the best one's trust. Where
+they do not count, choices are the same as if there were none. A forest learns which configurations fail; they score
+lower, but are not forbidden.
 
     Engine       what stays the same: space, problems, sources, their encoding
     _Labels      what has run at one moment, as observations of the surrogate
@@ -19,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -43,7 +44,7 @@ NEIGHBOURS = 128  # of each
 SOURCE_CANDIDATES = 64  # fastest configurations of every source, likewise
 MIN_LABELS = 3  # with which a model of several problems, or with a formula, is fitted
 MIN_RANDOM = 5  # trials of a single problem, before a model chooses
-SOURCE_FIRST = 2  # of these trials, where there are sources: of configurations that are fast there
+RANDOM_FIRST = 3  # trials, before sources count: a wrong source then costs none
 REFIT_GROWTH = 1.15  # of the number of labels, at which hyperparameters are fitted again
 MAX_CONDITIONED = 512  # labels of which the surrogate predicts
 MAX_JOINT = 1024  # configurations among which the best of all is expected
@@ -86,7 +87,7 @@ class Candidates:
 
     Args:
         codes: identify them (n, parameters).
-        points: for the surrogate.
+        points: for the surrogate, as if there were no sources.
         expected: log seconds by a formula (n,).
         predicted: by every source: standardised log seconds (n, sources).
         failed: whether a configuration failed on a source, 0 or 1 (n, sources).
@@ -116,14 +117,12 @@ class Candidates:
         return Candidates(self.codes[rows], self.points[rows], self.expected[rows], self.predicted[rows],
                           self.failed[rows])
 
-    def without_sources(self) -> Candidates:
-        """Return the same as if sources predicted nothing."""
-        count = self.predicted.shape[1]
-        if not count:
-            return self
-        smooth, linear = self.points.smooth.copy(), self.points.linear.copy()
-        smooth[:, -count:], linear[:, -count:] = 0, 0
-        return replace(self, points=Points(smooth, linear), predicted=np.zeros_like(self.predicted))
+    def described(self, *, with_sources: bool) -> Points:
+        """Return the points for the surrogate, with what sources predict as further features or without it."""
+        if not with_sources:
+            return self.points
+        return Points(np.column_stack([self.points.smooth, PREDICTED_SCALE * self.predicted]),
+                      np.column_stack([self.points.linear, self.predicted]))
 
 
 class Engine:
@@ -230,11 +229,8 @@ class Engine:
     def encode(self, problem: str, columns: Columns) -> Candidates:
         """Encode configurations of a problem."""
         predicted, failed = self.sources.predict(problem, columns)
-        points = self.encoding.points(problem, columns)
-        points = Points(np.column_stack([points.smooth, PREDICTED_SCALE * predicted]),
-                        np.column_stack([points.linear, predicted]))
-        return Candidates(self.space.codes(columns), points, self.encoding.expected(problem, columns), predicted,
-                          failed)
+        return Candidates(self.space.codes(columns), self.encoding.points(problem, columns),
+                          self.encoding.expected(problem, columns), predicted, failed)
 
     def candidates(self, name: str, fastest: Sequence[Config], rng: np.random.Generator) -> Candidates:
         """Return the configurations of a problem among which the next trial is chosen.
@@ -293,14 +289,16 @@ class Engine:
         trusts = self.sources.trusts(labels.rankings())
         few = MIN_LABELS if len(self.problems) > 1 or self.estimator is not None else MIN_RANDOM
         is_fitted = labels.count >= few
-        with_sources = bool(trusts) and (not is_fitted or rng.random() < max(trusts.values()))
+        trials = len(trials.done) + len(trials.running)
+        chance = max(trusts.values(), default=0.0) ** 2 if trials >= RANDOM_FIRST else 0.0
+        with_sources = np.random.default_rng([self.seed, 3, trials]).random() < chance  # so that `rng` is unaffected
         clipped = is_fitted and len(self.problems) == 1 and rng.random() < CLIPPED
         model = _Model(self, labels, rng, with_sources=with_sources, clipped=clipped)
         if is_fitted:
             kind = with_sources, clipped
             surrogate, fitted_with = self._surrogates.get(kind, (None, 0))
             if not fitted_with <= labels.count < max(REFIT_GROWTH * fitted_with, fitted_with + 1):
-                priors = self.sources.extend(self.encoding.priors, trusts if with_sources else {})
+                priors = self.sources.extend(self.encoding.priors, trusts) if with_sources else self.encoding.priors
                 surrogate = Surrogate(priors, None if surrogate is None else surrogate.mode)
                 surrogate.fit(model.points, model.values, model.variances)
                 self._surrogates[kind] = surrogate, labels.count
@@ -362,22 +360,18 @@ class _Model:
     ) -> None:
         self._engine, self._labels, self._rng = engine, labels, rng
         self.candidates = {name: engine.candidates(name, labels.fastest(name), rng) for name in engine.problems}
-        self._encoded = labels.encoded
-        self._described = {name: each.points for name, each in self.candidates.items()}  # for failures, with sources
+        self._points = {name: each.described(with_sources=with_sources) for name, each in self.candidates.items()}
         self._with_sources, self._slopes = with_sources, engine.sources.slopes(labels.rankings())
         self._tried = {name: self._tried_rows(name) for name in engine.problems}
-        if not with_sources:
-            self.candidates = {name: each.without_sources() for name, each in self.candidates.items()}
-            self._encoded = {name: each.without_sources() for name, each in labels.encoded.items()}
         self._base = {name: self._expect(name, each) for name, each in self.candidates.items()}
-        residuals = {name: logs - self._expect(name, self._encoded[name]) for name, logs in labels.logs.items()}
+        residuals = {name: logs - self._expect(name, labels.encoded[name]) for name, logs in labels.logs.items()}
         finite = {name: np.isfinite(each) for name, each in residuals.items()}
         self.scale = _scale([each[finite[name]] for name, each in residuals.items() if finite[name].any()],
                             None if engine.estimator is None else FORMULA_DEVIATION)
         if clipped:
             residuals = {name: np.minimum(each, np.median(each[finite[name]])) for name, each in residuals.items()}
-        self.points = Points.concatenate([self.candidates[next(iter(self.candidates))].points[:0], *(
-            self._encoded[name].points[finite[name]] for name in residuals)])
+        self.points = Points.concatenate([next(iter(self._points.values()))[:0], *(
+            labels.encoded[name].described(with_sources=with_sources)[finite[name]] for name in residuals)])
         self.values, self.variances = (
             np.concatenate([np.zeros(0), *(each[finite[name]] / scale for name, each in columns.items())])
             for columns, scale in ((residuals, self.scale), (labels.variances, self.scale**2)))
@@ -397,8 +391,7 @@ class _Model:
         self._believed.clear()
         for name, configs in self._labels.running.items():
             if configs:
-                encoded = self._engine.encode_configs(name, configs)
-                self._believe(name, encoded if self._with_sources else encoded.without_sources())
+                self._believe(name, self._engine.encode_configs(name, configs))
 
     def _update(self) -> None:
         assert self._surrogate is not None
@@ -459,7 +452,7 @@ class _Model:
             return math.inf, math.inf
         rows = np.argsort(-scores, kind="stable")[:MAX_JOINT]
         rows = rows[scores[rows] > -math.inf]
-        mean, covariance = self._posterior.joint(self.candidates[name].points[rows])
+        mean, covariance = self._posterior.joint(self._points[name][rows])
         mean = mean * self.scale + self._base[name][rows]
         drawn = np.random.default_rng(self._engine.seed).multivariate_normal(
             mean, covariance * self.scale**2, DRAWS, check_valid="ignore", method="eigh")
@@ -468,23 +461,22 @@ class _Model:
         return -math.expm1(-float(scores.max())), -math.expm1(-float(regret))
 
     def _expect(self, name: str, encoded: Candidates) -> np.ndarray:
-        """Return log seconds that the formula and trusted sources expect (n,)."""
-        return encoded.expected + encoded.predicted @ self._slopes
+        """Return log seconds that the formula and, if they count, sources expect (n,)."""
+        return encoded.expected + (encoded.predicted @ self._slopes if self._with_sources else 0.0)
 
     def _predict(self, name: str) -> tuple[np.ndarray, np.ndarray]:
         """Return the mean and the deviation of log seconds of the candidates of a problem."""
-        candidates, base = self.candidates[name], self._base[name]
+        base = self._base[name]
         if self._posterior is not None:
-            mean, deviation = self._predictor.at(candidates.points)
+            mean, deviation = self._predictor.at(self._points[name])
             return mean * self.scale + base, deviation * self.scale
         logs = self._labels.logs.get(name, np.zeros(0))
         finite = np.isfinite(logs)
-        level = (logs[finite] - self._expect(name, self._encoded[name])[finite]).mean() if finite.any() else 0.0
+        level = (logs[finite] - self._expect(name, self._labels.encoded[name])[finite]).mean() if finite.any() else 0.0
         if self._engine.estimator is not None:
             return base + level, np.full(len(base), FORMULA_DEVIATION)
         random = self._rng.random(len(base))
-        tried = len(logs) + len(self._labels.running[name])
-        if self._with_sources and tried < SOURCE_FIRST:
+        if self._with_sources:
             return base + level + 1e-6 * random, np.ones(len(base))
         return 1e-3 * random + level, np.ones(len(base))
 
@@ -498,7 +490,7 @@ class _Model:
             return by_sources
         points = np.concatenate([self._labels.encoded[each].points.smooth for each in self._labels.logs])
         forest = self._engine.fit_failures(points, failed)
-        chance = forest.predict_proba(self._described[name].smooth)[:, 1]
+        chance = forest.predict_proba(candidates.points.smooth)[:, 1]
         return np.minimum(np.maximum(chance, by_sources), MAX_FAILURE)
 
     def _can_tell(self, name: str) -> bool:
@@ -509,9 +501,10 @@ class _Model:
     def _believe(self, name: str, encoded: Candidates) -> None:
         """Condition on configurations of a problem as if they had run, with the seconds that are expected of them."""
         assert self._posterior is not None
-        expected = self._posterior.at(encoded.points)[0]
+        described = encoded.described(with_sources=self._with_sources)
+        expected = self._posterior.at(described)[0]
         points, values, variances = self._read
-        self._read = (Points.concatenate([points, encoded.points]), np.append(values, expected),
+        self._read = (Points.concatenate([points, described]), np.append(values, expected),
                       np.append(variances, np.zeros(len(expected))))
         self._update()
         logs = expected * self.scale + self._expect(name, encoded)

@@ -73,12 +73,13 @@ def test_a_study_in_storage_goes_on_and_sources_help(tmp_path) -> None:
     rows["seconds"] = 1 + np.abs(np.log2(rows["block_x"] * rows["block_y"] / 256))
     storage = f"sqlite:///{tmp_path}/study.db"
     sampler = OptunaSampler(DISTRIBUTIONS, sources=[Source("old device", rows)])
-    optuna.create_study(study_name="s", storage=storage, sampler=sampler).optimize(seconds, n_trials=2)
+    optuna.create_study(study_name="s", storage=storage, sampler=sampler).optimize(seconds, n_trials=10)
     again = optuna.load_study(study_name="s", storage=storage, sampler=sampler)
-    assert all(abs(math.log2(each.params["block_x"] * each.params["block_y"] / 256)) < 0.5 for each in again.trials)
+    near = [abs(math.log2(each.params["block_x"] * each.params["block_y"] / 256)) < 0.5 for each in again.trials]
+    assert sum(near[3:]) >= 4  # random trials would give about one; the first three are random
     again.optimize(seconds, n_trials=4, n_jobs=2)
     params = [tuple(each.params.values()) for each in again.trials]
-    assert len(set(params)) == len(params) == 6
+    assert len(set(params)) == len(params) == 14
 
 
 def test_a_study_that_has_run_everything_goes_on() -> None:
