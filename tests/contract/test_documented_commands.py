@@ -25,7 +25,7 @@ RUN = re.compile(r"(?<!\S)`?python run\.py ([^`\n]+)")
 PLACEHOLDER = re.compile(r"<|_chip")  # of the reader; of docs/extending.md, which has a test of its own
 REMOVED = {  # commit -> runs whose results stay, but not their code or not all that their configuration names
     "20511320": ["bench_decompositions", "bench_graphsage", "bench_kernels", "bench_powers", "bench_ragged_schedules",
-                 "check_probe", "compare_slopes", "dse_spade", "eval_campaign", "fit_processors", "spade_sensitivity",
+                 "check_probe", "compare_slopes", "dse_spade", "fit_processors", "spade_sensitivity",
                  "validate_cpu_many", "validate_cpu_many_16"],
     "6d36a0fa": ["bench_decisions", "bench_dispatch", "bench_dispatch_final", "bench_dispatch_samples"],
     "5aa39e6d": ["bench_decisions_busy", "export_benchmark"],
