@@ -289,9 +289,9 @@ class Engine:
         trusts = self.sources.trusts(labels.rankings())
         few = MIN_LABELS if len(self.problems) > 1 or self.estimator is not None else MIN_RANDOM
         is_fitted = labels.count >= few
-        trials = len(trials.done) + len(trials.running)
-        chance = max(trusts.values(), default=0.0) ** 2 if trials >= RANDOM_FIRST else 0.0
-        with_sources = np.random.default_rng([self.seed, 3, trials]).random() < chance  # so that `rng` is unaffected
+        begun = len(trials.done) + len(trials.running)
+        chance = max(trusts.values(), default=0.0) ** 2 if begun >= RANDOM_FIRST else 0.0
+        with_sources = np.random.default_rng([self.seed, 3, begun]).random() < chance  # so that `rng` is unaffected
         clipped = is_fitted and len(self.problems) == 1 and rng.random() < CLIPPED
         model = _Model(self, labels, rng, with_sources=with_sources, clipped=clipped)
         if is_fitted:
@@ -348,7 +348,11 @@ class _Labels:
 
 
 class _Model:
-    """The surrogate with the labels of one moment; without `condition`, what is known before a model is fitted.
+    """The model given the labels of one moment; without `condition`, what is known before a model is fitted.
+
+    Args:
+        with_sources: whether they count.
+        clipped: whether slow trials count as the median.
 
     Attributes:
         points, values, variances: observations, in units of `scale`, relative to what the formula and trusted sources
