@@ -5,8 +5,8 @@ configuration that is expected to improve most on the fastest of its problem is 
 devices, so choices alternate at random: a third of them are made by trees instead of the surrogate; half of those of a
 single problem read trials that are slower than the median as if they were as fast as it, for what is slow says little
 about what is fast; and where there are sources, they count with a chance of the square of the best one's trust. Where
-they do not count, choices are the same as if there were none. A forest learns which configurations fail; they score
-lower, but are not forbidden.
+they do not count, choices are the same as if there were none. A forest learns which configurations fail, and sources
+tell it as far as they are trusted; such configurations score lower, but are not forbidden.
 
     Engine       what stays the same: space, problems, sources, their encoding
     _Labels      what has run at one moment, as observations of the surrogate
@@ -58,7 +58,7 @@ TREES = 60
 DIGITS = 9  # that trees read of a value, so that the unit of time cannot change a split
 FAILURE_TREES = 30
 MAX_FAILURE = 0.95  # chance of a failure, beyond which no prediction goes
-SOURCE_FAILURE = 0.5  # chance that a configuration fails which failed on all sources
+SOURCE_FAILURE = 0.9  # chance that a configuration fails which failed on all sources, if all are trusted fully
 FORMULA_DEVIATION = 0.2  # of the logarithm of seconds by a formula, before a model is fitted
 MIN_DEVIATION = 1e-9
 MIN_SCALE = 1e-3
@@ -286,14 +286,16 @@ class Engine:
         """Make the model of one moment."""
         labels = _Labels(self, trials)
         rng = np.random.default_rng([self.seed, 2, len(trials.done), len(trials.running)])
+        begun = len(trials.done) + len(trials.running)
         trusts = self.sources.trusts(labels.rankings())
+        if begun < RANDOM_FIRST:
+            trusts = dict.fromkeys(trusts, 0.0)
         few = MIN_LABELS if len(self.problems) > 1 or self.estimator is not None else MIN_RANDOM
         is_fitted = labels.count >= few
-        begun = len(trials.done) + len(trials.running)
-        chance = max(trusts.values(), default=0.0) ** 2 if begun >= RANDOM_FIRST else 0.0
+        chance = max(trusts.values(), default=0.0) ** 2
         with_sources = np.random.default_rng([self.seed, 3, begun]).random() < chance  # so that `rng` is unaffected
         clipped = is_fitted and len(self.problems) == 1 and rng.random() < CLIPPED
-        model = _Model(self, labels, rng, with_sources=with_sources, clipped=clipped)
+        model = _Model(self, labels, rng, trusts, with_sources=with_sources, clipped=clipped)
         if is_fitted:
             kind = with_sources, clipped
             surrogate, fitted_with = self._surrogates.get(kind, (None, 0))
@@ -360,9 +362,11 @@ class _Model:
     """
 
     def __init__(
-        self, engine: Engine, labels: _Labels, rng: np.random.Generator, *, with_sources: bool, clipped: bool
+        self, engine: Engine, labels: _Labels, rng: np.random.Generator, trusts: Mapping[str, float], *,
+        with_sources: bool, clipped: bool,
     ) -> None:
         self._engine, self._labels, self._rng = engine, labels, rng
+        self._trusts = np.array(list(trusts.values()))
         self.candidates = {name: engine.candidates(name, labels.fastest(name), rng) for name in engine.problems}
         self._points = {name: each.described(with_sources=with_sources) for name, each in self.candidates.items()}
         self._with_sources, self._slopes = with_sources, engine.sources.slopes(labels.rankings())
@@ -485,10 +489,9 @@ class _Model:
         return 1e-3 * random + level, np.ones(len(base))
 
     def _failure(self, name: str) -> np.ndarray:
-        """Return the chance that each candidate fails (n,): by a forest over all trials, or else by the sources."""
+        """Return the chance that each candidate fails (n,): by a forest over all trials, or by trusted sources."""
         candidates = self.candidates[name]
-        by_sources = SOURCE_FAILURE * candidates.failed.mean(axis=1) if candidates.failed.size else np.zeros(
-            len(candidates))
+        by_sources = SOURCE_FAILURE * (candidates.failed @ self._trusts) / max(1, len(self._trusts))
         failed = np.concatenate([np.zeros(0, bool), *(~np.isfinite(each) for each in self._labels.logs.values())])
         if failed.all() or not failed.any():
             return by_sources
