@@ -168,17 +168,19 @@ def draw_spaces(curves: pd.DataFrame, out: Path) -> None:
 
     Bounds are those of means over seeds, in the last panel over devices and seeds. Lines of ours are solid.
     """
+    colours = {method: f"C{place}" for place, method in enumerate(curves["method"].unique())}
     for kernel, rows in curves[curves["trial"].isin(DRAWN)].groupby("kernel"):
-        panels = {device: _lines(group) for device, group in rows.groupby("device")} | {"all devices": _lines(rows)}
+        panels = {device: _lines(group, colours) for device, group in rows.groupby("device")}
+        panels["all devices"] = _lines(rows, colours)
         draw_lines(panels, out / f"{kernel}", x="trials", y="share of the optimum", title=kernel,
                    ticks=(5, 10, 25, 50, 100, 200), columns=6)
 
 
-def _lines(rows: pd.DataFrame) -> list[Line]:
+def _lines(rows: pd.DataFrame, colours: Mapping[str, str]) -> list[Line]:
     lines = []
-    for place, (method, group) in enumerate(rows.groupby("method", sort=False)):
+    for method, group in rows.groupby("method", sort=False):
         bounds = _mean_bounds(group)
-        lines.append(Line(bounds.index, bounds["mean"], method, f"C{place}",
+        lines.append(Line(bounds.index, bounds["mean"], method, colours[method],
                           "-" if method.startswith("sparloom") else "--", bounds["low"], bounds["high"]))
     return lines
 

@@ -266,6 +266,7 @@ class _Smac:
             from smac.model.random_forest import RandomForest
         except ImportError:
             raise _missing("smac", "SMAC3") from None
+        self._names = list(grid.values)  # the space sorts them
         self._space, self._slowest, self._waiting = ConfigurationSpace(seed=seed), 0.0, []
         self._space.add([(OrdinalHyperparameter if len(listed) > 2 else CategoricalHyperparameter)(
             name, range(len(listed))) for name, listed in grid.values.items()])
@@ -285,14 +286,14 @@ class _Smac:
             trial = self._facade.ask()
         except (StopIteration, ConfigurationSpaceExhaustedException):
             raise NothingToPropose from None
-        return trial, tuple(trial.config[name] for name in self._space)
+        return trial, tuple(int(trial.config[name]) for name in self._names)
 
     def tell(self, trial: Any, point: Point, seconds: float) -> None:
         from ConfigSpace import Configuration
         from smac.runhistory import StatusType, TrialInfo, TrialValue
 
         if trial is None:
-            trial = TrialInfo(Configuration(self._space, values=dict(zip(self._space, point, strict=True))), seed=0)
+            trial = TrialInfo(Configuration(self._space, values=dict(zip(self._names, point, strict=True))), seed=0)
         self._waiting.append((trial, seconds))
         self._slowest = max(self._slowest, 0.0 if math.isnan(seconds) else seconds)
         while self._slowest and self._waiting:  # failures are told once something has run
