@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 from sparloom.data import TuningProblem
+from sparloom.files import scratch_folder
 from sparloom.tuning import (
     botorch_search,
     kernel_tuner_search,
@@ -17,6 +18,7 @@ from sparloom.tuning import (
     random_search,
     smac_search,
     tpe_search,
+    tuners,
 )
 
 GRID = {"rows": [4, 32, 256, 2048], "columns": [0, 1024, 16384], "barrier": [0, 1], "constant": [7]}
@@ -74,6 +76,29 @@ def test_a_search_is_repeatable(search, request):
     search(made, 3)
     search(again, 3)
     assert made.evaluated == again.evaluated
+
+
+def test_points_of_smac_have_its_own_values():
+    """The names of the parameters are not sorted, and each has another number of values."""
+    pytest.importorskip("smac")
+    configs = pd.DataFrame(list(itertools.product(range(5), range(2), range(3))), columns=["z", "m", "a"])
+    with scratch_folder("tuner") as folder:
+        library = tuners._Smac(tuners.Grid.of(configs), 0, folder)
+        for _ in range(12):
+            trial, point = library.ask()
+            assert dict(zip(configs.columns, point, strict=True)) == dict(trial.config)
+            library.tell(trial, point, 1.0 + sum(point))
+        library.tell(None, (4, 1, 2), 8.0)  # a point that was drawn
+
+
+def test_a_library_learns_which_point_is_fast(search):
+    if search in (random_search, optuna_gp_search):
+        pytest.skip("it draws, or takes minutes")
+    configs = pd.DataFrame(list(itertools.product(range(5), range(2), range(3))), columns=["z", "m", "a"])
+    cost = (1 + configs["z"] + 10 * configs["m"] + 100 * configs["a"]).to_numpy(float)
+    made = TuningProblem(configs=configs, default=0, statistics=pd.DataFrame(), labels={"m": cost}, train=(),
+                         judged=("m",), budget=15, labels_on="judged")
+    assert cost[search(made, 0)["m"]] <= 5  # one trial in six is
 
 
 def test_models_need_fewer_labels_than_chance():
