@@ -77,7 +77,8 @@ class EvalCampaign:
             for name, config in chosen:
                 measured = float(seconds[name][numbers[config.key]])
                 fastest[name] = min(measured, fastest.get(name, measured))
-                optimizer.tell(config, seconds=measured, problem=name)
+                if method != "random":
+                    optimizer.tell(config, seconds=measured, problem=name)
             share = geomean(np.array([seconds[name].min() / fastest.get(name, seconds[name][truth.baseline])
                                       for name in names]))
             yield done / len(names), share
