@@ -1,8 +1,8 @@
 """What the surrogate of a tuning problem reads of configurations, and the priors of its hyperparameters.
 
 `SpaceEncoding` serves any space: the parameters, products of those that constraints read together, powers of two in
-whole numbers, and features of the problem. `WalkEncoding` serves platforms that say how a configuration walks a sparse
-matrix, whose features it shares with the cost models.
+whole numbers, features of the problem, and an effect that every value of a parameter has by itself. `WalkEncoding`
+serves platforms that say how a configuration walks a sparse matrix, whose features it shares with the cost models.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ MAX_PAIRED = 5  # parameters of a space in which all products of two are feature
 MAX_PAIRS = 30
 MAX_POWER = 8  # of two, that divides a whole number
 LEVEL_VARIANCE = (np.log(10.0), 2.0)  # prior of how much problems differ in their mean; logarithm
+EFFECT_VARIANCE = (np.log(0.1), 1.0)  # prior of the effect that one value of a parameter has by itself
+MAX_EFFECTS = 32  # values of a parameter that have an effect each; of more, the effect is a slope
 SLOPE_VARIANCE = (0.0, 1.5)  # prior of the linear part in features of a walk
 WALK_DEVIATION = 2.0  # of the prior of the length in features of a walk
 
@@ -56,9 +58,10 @@ class SpaceEncoding:
         parts = [self.space.encode(columns), *self._powers(columns), *self._products(columns)]
         count = len(next(iter(columns.values())))
         numbers = np.broadcast_to(self._numbers[problem], (count, len(self._numbers[problem])))
-        level = np.zeros((count, len(self.problems)))
-        level[:, list(self.problems).index(problem)] = 1.0
-        return Points(np.column_stack([*parts, numbers]), level if len(self.problems) > 1 else level[:, :0])
+        level = np.zeros((count, self._levels))
+        if self._levels:
+            level[:, list(self.problems).index(problem)] = 1.0
+        return Points(np.column_stack([*parts, numbers]), np.column_stack([level, *self._effects(columns)]))
 
     def expected(self, problem: str, columns: Columns) -> np.ndarray:
         """Return zeros: nothing is known before trials."""
@@ -66,16 +69,33 @@ class SpaceEncoding:
 
     @cached_property
     def priors(self) -> Priors:
-        """One length for every parameter and every other feature, one variance for the means of all problems."""
+        """One length for every parameter and every other feature; one variance for the means of problems, one for
+        all effects."""
         shared = self.space.encoded_parameter
         groups = np.unique(shared, return_inverse=True)[1] if len(shared) else shared
         one = self.points(next(iter(self.problems)), self.space.columns([self.space.default()]))
         rest = one.smooth.shape[1] - len(groups)
         groups = np.concatenate([groups, groups.max(initial=-1) + 1 + np.arange(rest)]).astype(np.int64)
-        several = len(self.problems) > 1
-        return Priors(np.tile(LENGTH, (groups.max(initial=-1) + 1, 1)),
-                      np.array([LEVEL_VARIANCE] if several else []).reshape(-1, 2), groups,
-                      np.zeros(len(self.problems) if several else 0, np.int64))
+        slopes = [LEVEL_VARIANCE, EFFECT_VARIANCE] if self._levels else [EFFECT_VARIANCE]
+        of_slope = np.full(one.linear.shape[1], len(slopes) - 1)
+        of_slope[:self._levels] = 0
+        return Priors(np.tile(LENGTH, (groups.max(initial=-1) + 1, 1)), np.array(slopes), groups, of_slope)
+
+    @property
+    def _levels(self) -> int:
+        """How many problems have a level of their own: all of them, unless there is only one."""
+        return len(self.problems) if len(self.problems) > 1 else 0
+
+    def _effects(self, columns: Columns) -> list[np.ndarray]:
+        """Return for every parameter which value it has, as columns of 0 and 1; of many values, what encodes them."""
+        effects = []
+        for each in self.space.parameters:
+            column, count = columns[each.name], len(each.values)
+            if 1 < count <= MAX_EFFECTS:
+                effects.append(np.eye(count)[each.codes(column).astype(np.int64)])
+            elif each.name in self.space.varied_names:
+                effects.append(each.encode(column))
+        return effects
 
     def _powers(self, columns: Columns) -> list[np.ndarray]:
         """Return the power of two in each whole number that is not always one, scaled to [0, 1]."""

@@ -2,7 +2,7 @@
 
 A surrogate (`sparloom.models.Surrogate`) predicts log seconds of configurations that have not run, and the
 configuration that is expected to improve most on the fastest of its problem is chosen. No single model is right on all
-devices, so choices alternate at random: a third of them are made by trees instead of the surrogate; half of those of a
+devices, so choices alternate at random: some of them are made by trees instead of the surrogate; half of those of a
 single problem read trials that are slower than the median as if they were as fast as it, for what is slow says little
 about what is fast; and where there are sources, they count with a chance of the square of the best one's trust. Where
 they do not count, choices are the same as if there were none. A forest learns which configurations fail, and sources
@@ -53,7 +53,7 @@ DRAWS_TO_END = 16  # of hyperparameters, by which a campaign ends
 MIN_LABELS_TO_END = 16  # without a formula: a model of fewer is too sure of itself
 MAX_FAILURES = 16  # of a problem without a success, which is then given up if there are others
 CLIPPED = 1 / 2  # of the choices of a single problem: slow trials count as the median
-BY_TREES = 1 / 3  # of all choices
+BY_TREES = 0.15  # of all choices
 TREES = 60
 DIGITS = 9  # that trees read of a value, so that the unit of time cannot change a split
 FAILURE_TREES = 30
@@ -189,14 +189,15 @@ class Engine:
             tolerance: choose no more once one more trial of each problem is expected to gain less, in the mean, than
                 this share of the seconds.
         """
-        model = self._model(trials)
+        model = self._model(_Labels(self, trials))
         names = [name for name in self.problems if not model.is_given_up(name)]
         scores = {name: model.scores(name) for name in names}
         chosen: list[Proposal] = []
         while len(chosen) < count:
             best = {name: int(each.argmax()) for name, each in scores.items() if len(each) and each.max() > -math.inf}
             gain = sum(model.gain(name, scores[name][row]) for name, row in best.items())
-            if not best or (gain / len(self.problems) < tolerance and model.mean_gain() < tolerance):
+            if not best or (gain / len(self.problems) < tolerance
+                            and self._model(model.labels, alternate=False).mean_gain() < tolerance):
                 break
             name = max(best, key=lambda each: scores[each][best[each]])
             chosen.append(Proposal(name, self.config(model.candidates[name].codes[best[name]])))
@@ -210,7 +211,7 @@ class Engine:
 
         Infinite as long as too little has run to tell; 0 if nothing is left to run or the problem is given up.
         """
-        model = self._model(trials)
+        model = self._model(_Labels(self, trials), alternate=False)
         return {name: model.expectation(name) for name in self.problems}
 
     def trusts(self, trials: Trials) -> dict[str, float]:
@@ -282,11 +283,15 @@ class Engine:
         _check_features(described)
         return SpaceEncoding(self.space, described)
 
-    def _model(self, trials: Trials) -> _Model:
-        """Make the model of one moment."""
-        labels = _Labels(self, trials)
-        rng = np.random.default_rng([self.seed, 2, len(trials.done), len(trials.running)])
-        begun = len(trials.done) + len(trials.running)
+    def _model(self, labels: _Labels, *, alternate: bool = True) -> _Model:
+        """Make the model of one moment.
+
+        Args:
+            alternate: whether it may be one of those that choices alternate between; else it is the surrogate, given
+                all trials as they are.
+        """
+        rng = np.random.default_rng([self.seed, 2, labels.done, labels.begun - labels.done])
+        begun = labels.begun
         trusts = self.sources.trusts(labels.rankings())
         if begun < RANDOM_FIRST:
             trusts = dict.fromkeys(trusts, 0.0)
@@ -294,7 +299,7 @@ class Engine:
         is_fitted = labels.count >= few
         chance = max(trusts.values(), default=0.0) ** 2
         with_sources = np.random.default_rng([self.seed, 3, begun]).random() < chance  # so that `rng` is unaffected
-        clipped = is_fitted and len(self.problems) == 1 and rng.random() < CLIPPED
+        clipped = is_fitted and len(self.problems) == 1 and rng.random() < CLIPPED and alternate
         model = _Model(self, labels, rng, trusts, with_sources=with_sources, clipped=clipped)
         if is_fitted:
             kind = with_sources, clipped
@@ -304,7 +309,7 @@ class Engine:
                 surrogate = Surrogate(priors, None if surrogate is None else surrogate.mode)
                 surrogate.fit(model.points, model.values, model.variances)
                 self._surrogates[kind] = surrogate, labels.count
-            model.condition(self._surrogates[kind][0], by_trees=rng.random() < BY_TREES)
+            model.condition(self._surrogates[kind][0], by_trees=rng.random() < BY_TREES and alternate)
         return model
 
 
@@ -312,6 +317,7 @@ class _Labels:
     """What has run of every problem, each program once.
 
     Attributes:
+        done, begun: how many trials have run, and how many of them or others have begun.
         logs: medians of log seconds, infinite for a failure.
         variances: of these, as far as programs that ran several times show how much log seconds scatter.
     """
@@ -327,6 +333,7 @@ class _Labels:
                 for name, listed in repeated.items() if listed}
         self.logs = {name: np.array([np.median(each) if len(each) else math.inf for each in parts])
                      for name, parts in logs.items()}
+        self.done, self.begun = len(trials.done), len(trials.done) + len(trials.running)
         several = [each - each.mean() for parts in logs.values() for each in parts if len(each) > 1]
         scatter = sum((each**2).sum() for each in several) / max(1, sum(len(each) - 1 for each in several))
         self.variances = {name: scatter / np.array([max(1, len(each)) for each in parts])
@@ -357,6 +364,7 @@ class _Model:
         clipped: whether slow trials count as the median.
 
     Attributes:
+        labels: what has run.
         points, values, variances: observations, in units of `scale`, relative to what the formula and trusted sources
             expect.
     """
@@ -365,7 +373,7 @@ class _Model:
         self, engine: Engine, labels: _Labels, rng: np.random.Generator, trusts: Mapping[str, float], *,
         with_sources: bool, clipped: bool,
     ) -> None:
-        self._engine, self._labels, self._rng = engine, labels, rng
+        self._engine, self.labels, self._rng = engine, labels, rng
         self._trusts = np.array(list(trusts.values()))
         self.candidates = {name: engine.candidates(name, labels.fastest(name), rng) for name in engine.problems}
         self._points = {name: each.described(with_sources=with_sources) for name, each in self.candidates.items()}
@@ -397,7 +405,7 @@ class _Model:
         self._read = self.points[rows], self.values[rows], self.variances[rows]
         self._update()
         self._believed.clear()
-        for name, configs in self._labels.running.items():
+        for name, configs in self.labels.running.items():
             if configs:
                 self._believe(name, self._engine.encode_configs(name, configs))
 
@@ -409,13 +417,13 @@ class _Model:
     def add_running(self, name: str, row: int) -> None:
         """Count a candidate as running."""
         self._tried[name] = np.append(self._tried[name], row)
-        self._labels.running[name].append(self._engine.config(self.candidates[name].codes[row]))
+        self.labels.running[name].append(self._engine.config(self.candidates[name].codes[row]))
         if self._posterior is not None:
             self._believe(name, self.candidates[name][[row]])
 
     def is_given_up(self, name: str) -> bool:
         """Return whether so many trials of a problem failed, and none had seconds, that others are tried instead."""
-        logs = self._labels.logs.get(name, np.zeros(0))
+        logs = self.labels.logs.get(name, np.zeros(0))
         return len(self._engine.problems) > 1 and len(logs) >= MAX_FAILURES and not np.isfinite(logs).any()
 
     def scores(self, name: str) -> np.ndarray:
@@ -424,8 +432,8 @@ class _Model:
         Candidates of a problem without a trial score 1 to 1.5, more if they are expected to be faster.
         """
         mean, deviation = self._predict(name)
-        logs = self._labels.logs.get(name, np.zeros(0))
-        if len(logs) or self._labels.running[name]:
+        logs = self.labels.logs.get(name, np.zeros(0))
+        if len(logs) or self.labels.running[name]:
             least = min([*logs[np.isfinite(logs)], self._believed.get(name, math.inf)])
             least = least if least < math.inf else float(mean.min())
             score = _improvement(least, mean, deviation) * (1 - self._failure(name))
@@ -464,7 +472,7 @@ class _Model:
         mean = mean * self.scale + self._base[name][rows]
         drawn = np.random.default_rng(self._engine.seed).multivariate_normal(
             mean, covariance * self.scale**2, DRAWS, check_valid="ignore", method="eigh")
-        logs = self._labels.logs[name]
+        logs = self.labels.logs[name]
         regret = np.maximum(0, logs.min() - drawn.min(axis=1)).mean()
         return -math.expm1(-float(scores.max())), -math.expm1(-float(regret))
 
@@ -478,9 +486,9 @@ class _Model:
         if self._posterior is not None:
             mean, deviation = self._predictor.at(self._points[name])
             return mean * self.scale + base, deviation * self.scale
-        logs = self._labels.logs.get(name, np.zeros(0))
+        logs = self.labels.logs.get(name, np.zeros(0))
         finite = np.isfinite(logs)
-        level = (logs[finite] - self._expect(name, self._labels.encoded[name])[finite]).mean() if finite.any() else 0.0
+        level = (logs[finite] - self._expect(name, self.labels.encoded[name])[finite]).mean() if finite.any() else 0.0
         if self._engine.estimator is not None:
             return base + level, np.full(len(base), FORMULA_DEVIATION)
         random = self._rng.random(len(base))
@@ -492,18 +500,18 @@ class _Model:
         """Return the chance that each candidate fails (n,): by a forest over all trials, or by trusted sources."""
         candidates = self.candidates[name]
         by_sources = SOURCE_FAILURE * (candidates.failed @ self._trusts) / max(1, len(self._trusts))
-        failed = np.concatenate([np.zeros(0, bool), *(~np.isfinite(each) for each in self._labels.logs.values())])
+        failed = np.concatenate([np.zeros(0, bool), *(~np.isfinite(each) for each in self.labels.logs.values())])
         if failed.all() or not failed.any():
             return by_sources
-        points = np.concatenate([self._labels.encoded[each].points.smooth for each in self._labels.logs])
+        points = np.concatenate([self.labels.encoded[each].points.smooth for each in self.labels.logs])
         forest = self._engine.fit_failures(points, failed)
         chance = forest.predict_proba(candidates.points.smooth)[:, 1]
         return np.minimum(np.maximum(chance, by_sources), MAX_FAILURE)
 
     def _can_tell(self, name: str) -> bool:
-        logs = self._labels.logs.get(name, np.zeros(0))
+        logs = self.labels.logs.get(name, np.zeros(0))
         return bool(np.isfinite(logs).any()) and self._posterior is not None and (
-            self._engine.estimator is not None or self._labels.count >= MIN_LABELS_TO_END)
+            self._engine.estimator is not None or self.labels.count >= MIN_LABELS_TO_END)
 
     def _believe(self, name: str, encoded: Candidates) -> None:
         """Condition on configurations of a problem as if they had run, with the seconds that are expected of them."""
@@ -519,7 +527,7 @@ class _Model:
 
     def _tried_rows(self, name: str) -> np.ndarray:
         """Return the rows of candidates that have run or are running."""
-        tried = [*self._labels.configs.get(name, ()), *self._labels.running[name]]
+        tried = [*self.labels.configs.get(name, ()), *self.labels.running[name]]
         codes = self._engine.encode_configs(name, tried).codes if tried else []
         rows = (self.candidates[name].rows.get(each.tobytes()) for each in codes)
         return np.array([row for row in rows if row is not None], np.int64)
