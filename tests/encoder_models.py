@@ -7,10 +7,13 @@ import torch
 
 transformers = pytest.importorskip("transformers")
 
-__all__ = ["CONFIGS", "MASKS", "RELATIVE", "assert_near", "inputs_of", "make", "real"]
+__all__ = ["CONFIGS", "DECODERS", "MASKS", "RELATIVE", "assert_near", "inputs_of", "make", "real"]
 
 SIZES = {"vocab_size": 60, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 40,
          "max_position_embeddings": 50}
+DECODER = {**SIZES, "num_attention_heads": 4, "num_key_value_heads": 2, "use_cache": False}
+GEMMA = {**DECODER, "head_dim": 8, "sliding_window": 4, "query_pre_attn_scalar": 12,
+         "layer_types": ["sliding_attention", "full_attention"]}
 CONFIGS = {
     "BertModel": transformers.BertConfig(**SIZES), "RobertaModel": transformers.RobertaConfig(**SIZES),
     "XLMRobertaModel": transformers.XLMRobertaConfig(**SIZES), "CamembertModel": transformers.CamembertConfig(**SIZES),
@@ -26,8 +29,16 @@ CONFIGS = {
         relative_attention_max_distance=6),
     "T5EncoderModel, gated": transformers.T5Config(
         vocab_size=60, d_model=24, d_kv=8, num_heads=3, d_ff=40, num_layers=2, feed_forward_proj="gated-gelu"),
+    "Qwen2Model": transformers.Qwen2Config(**DECODER, use_sliding_window=True, sliding_window=3, max_window_layers=1),
+    "Qwen3Model": transformers.Qwen3Config(**DECODER, head_dim=8),
+    "LlamaModel": transformers.LlamaConfig(**DECODER, attention_bias=True),
+    "MistralModel": transformers.MistralConfig(**DECODER, head_dim=16, sliding_window=4),
+    "Gemma3TextModel": transformers.Gemma3TextConfig(**GEMMA),
+    "Gemma3TextModel, bidirectional": transformers.Gemma3TextConfig(**GEMMA, use_bidirectional_attention=True),
 }
-RELATIVE = ("MPNetModel", "ModernBertModel", "T5EncoderModel", "T5EncoderModel, gated")
+DECODERS = ("Qwen2Model", "Qwen3Model", "LlamaModel", "MistralModel", "Gemma3TextModel",
+            "Gemma3TextModel, bidirectional")
+RELATIVE = ("MPNetModel", "ModernBertModel", "T5EncoderModel", "T5EncoderModel, gated", *DECODERS)
 MASKS = {
     "none": None, "right": [[1] * 7, [1] * 3 + [0] * 4, [0] * 7], "left": [[0] * 2 + [1] * 5, [1] * 7, [0] * 6 + [1]],
     "holes": [[1, 0, 1, 1, 0, 0, 1], [0, 1, 0, 1, 0, 1, 0], [1] * 7], "one token": [[1]], "no sequence": [],

@@ -63,7 +63,8 @@ class LayerPaths:
         qkv: torch.nn.Linear of queries, keys and values; none if they are no such modules.
         out: of the result of attention.
         into, up, back: of the feed-forward network; `up` if it is gated by a module of its own.
-        norms: after, or before, attention and the feed-forward network; a torch.nn.Identity is none.
+        norms: after, or before, attention and the feed-forward network, and of what these add if there are four; a
+            torch.nn.Identity is none.
         activation: of the feed-forward network, a module or a function.
         dropouts: of weights of attention, of the result of attention, of the hidden columns, and of the result of the
             network: the module in whose training mode there is dropout, and the attribute with the probability.
@@ -74,7 +75,7 @@ class LayerPaths:
     out: str
     into: str
     back: str
-    norms: tuple[str, str]
+    norms: tuple[str, ...]
     activation: str
     dropouts: tuple[tuple[str, str] | None, ...]
     up: str | None = None
@@ -105,8 +106,7 @@ class LayerReader:
         epsilons = {path: self.epsilon(norm) for path, norm in self.norms()}
         if len(set(epsilons.values())) > 1:
             raise Unsupported(f"norms have different epsilons, {epsilons}: they must be equal")
-        back = submodule(self.layer, self.paths.back)
-        width, hidden = (back.base_layer if has_adapters(back) else back).weight.shape
+        width, hidden = self.base(self.paths.back).weight.shape
         return EncoderShape(width, self.count_heads(), hidden, next(iter(epsilons.values())),
                             activation=activation_name(attribute(self.layer, self.paths.activation)))
 
@@ -155,12 +155,27 @@ class LayerReader:
             return module.weight, module.bias
         return _adapted_weight(module, path, self.packed), module.base_layer.bias
 
+    def base(self, path: str) -> torch.nn.Linear:
+        """Return a torch.nn.Linear without its adapters."""
+        module = submodule(self.layer, path)
+        return module.base_layer if has_adapters(module) else module
+
     def projection_parameters(self) -> JoinedParameters:
         """Return those of the projection to queries, keys and values."""
-        weights, biases = zip(*map(self.projection, self.paths.qkv), strict=True)
+        weights, biases = self.joined_projections(self.paths.qkv)
+        return {"w_qkv": weights, "b_qkv": biases}
+
+    def joined_projections(self, paths: Sequence[str]
+                           ) -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...] | None]:
+        """Return weights and biases of projections that are one in the program.
+
+        Raises:
+            Unsupported: some have a bias, and some have none.
+        """
+        weights, biases = zip(*map(self.projection, paths), strict=True)
         if any(bias is None for bias in biases) != all(bias is None for bias in biases):
-            raise Unsupported(f"of {', '.join(self.paths.qkv)} some have a bias: either all must have one, or none")
-        return {"w_qkv": weights, "b_qkv": None if biases[0] is None else biases}
+            raise Unsupported(f"of {', '.join(paths)} some have a bias: either all must have one, or none")
+        return weights, None if biases[0] is None else biases
 
     def dropout_shares(self) -> tuple[float, ...]:
         """Return the probabilities of dropout, which are 0 of modules that are not in training mode."""
@@ -407,7 +422,7 @@ class _Call:
 
 @cache
 def _form_of_call(form: EncoderShape, is_masked: bool, is_causal: bool, shares: tuple[float, ...]) -> EncoderShape:
-    return replace(form, masked=is_masked, causal=is_causal, dropout=shares)
+    return replace(form, masked=is_masked, causal=form.causal or is_causal, dropout=shares)
 
 
 def _run_with_gradients(call: _Call, reader: LayerReader, forms: Sequence[EncoderShape], tokens: torch.Tensor,

@@ -151,6 +151,6 @@ def _models() -> Mapping[type, type]:
     """Return the packed class of every encoder; those of transformers only where that is imported."""
     if "transformers" not in sys.modules:
         return packed_torch.MODELS
-    from sparloom.nn import packed_transformers
+    from sparloom.nn import packed_decoders, packed_transformers
 
-    return packed_torch.MODELS | packed_transformers.MODELS
+    return packed_torch.MODELS | packed_transformers.MODELS | packed_decoders.MODELS

@@ -239,6 +239,10 @@ def _upper_bound(index: Expr, nest: Nest, guards: Guards) -> _UpperBound | None:
         case Binary("-", a, Const(value)) if value >= 0:
             inner = _upper_bound(a, nest, guards)
             return None if inner is None or inner.multiples else _UpperBound(simplify_expr(inner.extent - value))
+        case Binary("//", a, Const(value)) if value > 0:
+            inner = _upper_bound(a, nest, guards)
+            if inner is not None and not inner.multiples and isinstance(inner.extent, Const):
+                return _UpperBound(Const(-(-inner.extent.value // value)))
         case Binary("+", a, Ref(name)) if _is_below_difference(guards.below.get(name), a):
             return _UpperBound(guards.below[name].a)
         case Binary("-", a, Ref()):

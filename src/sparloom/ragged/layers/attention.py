@@ -25,6 +25,7 @@ from sparloom.errors import IllegalSchedule
 from sparloom.ir import BF16, F32, Binary, Cast, Const, Expr, Type, interleaved_rows
 from sparloom.ragged.definition import program
 from sparloom.ragged.dimensions import Dim, dims
+from sparloom.ragged.layers.norms import raised_gain
 from sparloom.ragged.layers.precision import (
     Operand,
     number,
@@ -64,6 +65,7 @@ from sparloom.ragged.nests import (
     maximum,
     minimum,
     real,
+    sqrt,
     sum_over,
     where,
 )
@@ -154,9 +156,70 @@ def define_attention(shape: EncoderShape, *, residual: bool, inputs: Operation |
     """
     x = Tensor("x", {**TOKENS, model: shape.width})
     tokens = operand(shape, inputs or x, {model: shape.width})
-    qkv = define_qkv(shape, TOKENS, tokens)
-    return [*tokens.operations, qkv, *define_mix_and_projection(
-        shape, *_define_sources(shape, qkv), x[batch, pos, channel] if residual else None)]
+    if shape.key_heads is None:
+        made = [define_qkv(shape, TOKENS, tokens)]
+        turned, read = _define_sources(shape, made[0])
+    else:
+        made = define_queries_and_keys(shape, tokens, tokens, TOKENS)
+        turned, read = define_turned_heads(shape, *made)
+    return [*tokens.operations, *made, *define_mix_and_projection(
+        shape, turned, read, x[batch, pos, channel] if residual else None)]
+
+
+def define_queries_and_keys(shape: EncoderShape, inputs: Operand, memory: Operand, of_memory: Mapping[Dim, Expr | int]
+                            ) -> list[Operation]:
+    """Define queries[batch, pos, head, dim], and kv[batch, pos, part, head, dim] of the memory with parts k and v."""
+    of_model = {model: shape.width}
+
+    def project(name: str, short: str, tokens: Operand, of_tokens: Mapping[Dim, Expr | int],
+                outs: Mapping[Dim, Expr | int]) -> Operation:
+        value = tokens.times(f"w_{short}", of_model, outs) + Tensor(f"b_{short}", outs)[(*outs,)]
+        return compute(name, {**of_tokens, **outs}, *_rounded_qkv(shape, value))
+
+    return [project("queries", "q", inputs, TOKENS, shape.of_heads), project("kv", "kv", memory, of_memory,
+                                                                             shape.of_keys)]
+
+
+def define_turned_heads(shape: EncoderShape, queries: Operation | Tensor, kv: Operation | Tensor
+                        ) -> tuple[list[Operation], Projected]:
+    """Define queries and keys as attention reads them: normalised head by head, and rotated; and where values are.
+
+        turned_q and turned_k[batch, pos, head, dim]    spread_q and spread_k[batch, pos, head], as of norms
+    """
+    if not shape.rotary:
+        return [], read_heads(shape, queries, lambda at, which: kv[batch, at, 0, which, dim], kv)
+    made: list[Operation] = []
+    for short, heads, source in (("q", shape.heads, lambda at: queries[batch, pos, head, at]),
+                                 ("k", shape.key_heads, lambda at: kv[batch, pos, 0, head, at])):
+        of_heads, read = {**TOKENS, head: heads}, source
+        if shape.head_norms:
+            number = source(dim)
+            spread = compute(f"spread_{short}", of_heads, real(1.0) / sqrt(
+                sum_over({dim: shape.head_width}, number * number) * real(1 / shape.head_width) + real(shape.epsilon)))
+            gain = Tensor(f"gain_{short}", {dim: shape.head_width})
+            made.append(spread)
+            read = _normalised(source, spread, gain, shape.norm)
+        made.append(compute(f"turned_{short}", {**of_heads, dim: shape.head_width},
+                            *round_for_attention(shape, rotate(shape, read, back=False))))
+    turned_q, turned_k = (each for each in made if each.name.startswith("turned"))
+    return made, read_heads(shape, turned_q, lambda at, which: turned_k[batch, at, which, dim], kv)
+
+
+def _normalised(source: Callable[[Expr], Expr], spread: Operation, gain: Tensor, kind: str) -> Callable[[Expr], Expr]:
+    return lambda at: source(at) * (spread[batch, pos, head] * raised_gain(gain[at], kind))
+
+
+def read_heads(shape: EncoderShape, queries: Operation | Tensor, key: Callable[[Expr, Expr], Read],
+               kv: Operation | Tensor) -> Projected:
+    """Read queries, and keys and values of the head that a head of queries shares with its neighbours.
+
+    Args:
+        key: returns column `dim` of the key of a token and a head of keys.
+    """
+    group = shape.heads // (shape.key_heads or shape.heads)
+    which = head // group if group > 1 else head
+    return Projected(lambda at, column: queries[batch, at, head, column], lambda at: key(at, which),
+                     lambda at: kv[batch, at, 1, which, dim])
 
 
 def define_mix_and_projection(shape: EncoderShape, made: list[Operation], read: Projected, residual: Expr | None = None
@@ -330,7 +393,8 @@ def drop_weight(shape: EncoderShape, weight: Expr) -> Expr:
 def schedule_attention(prog: Program, schedule: EncoderSchedule, kept: Collection[str]) -> Program:
     """Schedule the operations of `define_attention` for a CPU."""
     prog = schedule_operands(prog)
-    prog = schedule_linear(prog, "qkv", "dim", "model", schedule)
+    for name in (each for each in ("qkv", "queries", "kv") if each in {nest.name for nest in prog.nests()}):
+        prog = schedule_linear(prog, name, "dim", "model", schedule)
     return schedule_mix_and_projection(prog, schedule, kept)
 
 
@@ -353,8 +417,12 @@ def schedule_mixing(prog: Program, schedule: EncoderSchedule, kept: Collection[s
     prog = _multiply_by_panels(prog, "scores", "keys", cut="col", along="dim", size=schedule.panel)
     prog = _multiply_by_panels(prog, "mixed", "values", cut="dim", along="col", size=schedule.panel)
     prog = _copy_by_panels(prog, size=schedule.panel)
-    if "turned" in names:
-        prog = schedule_elementwise(prog, "turned")
+    for name in (each for each in ("turned", "turned_q", "turned_k") if each in names):
+        spread = name.replace("turned", "spread")
+        if spread in names:
+            prog = compute_at(prog, spread, name, "head", local=spread not in kept)
+            prog = vectorise_innermost(prog, spread)
+        prog = schedule_elementwise(prog, name)
     if "dropped" in names:
         prog = vectorise_innermost(prog, "dropped")
     return parallel(vectorise_innermost(prog, "weights", "peak", "total"), "mixed", "batch_head")

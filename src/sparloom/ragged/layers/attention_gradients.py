@@ -21,6 +21,7 @@ from sparloom.ragged.layers.attention import (
     distance,
     drop_weight,
     query,
+    read_heads,
     read_qkv,
     rotate,
     rows_of_heads,
@@ -30,6 +31,7 @@ from sparloom.ragged.layers.attention import (
     visible_keys,
     with_step,
 )
+from sparloom.ragged.layers.norms import raised_gain
 from sparloom.ragged.layers.tokens import (
     BATCHES,
     LENGTHS,
@@ -63,7 +65,7 @@ from sparloom.ragged.tensor import Tensor
 def attention_backward(shape: EncoderShape) -> Program:
     """Define the gradients of `attention`, unscheduled; outputs: d_x, then those of w_qkv, b_qkv, w_out, b_out."""
     attended = Tensor("d_attended", {**TOKENS, channel: shape.width})
-    outputs = ["d_x", "d_w_qkv", "d_b_qkv", "d_w_out", "d_b_out", *table_gradients(shape)]
+    outputs = ["d_x", *projection_gradients(shape), *table_gradients(shape)]
     return program("attention_backward", define_attention_gradients(shape, attended, residual=False), outputs)
 
 
@@ -71,6 +73,13 @@ def scheduled_attention_backward(shape: EncoderShape, schedule: EncoderSchedule)
     """Schedule `attention_backward` for a CPU; raises IllegalSchedule as `scheduled_encoder_layer` does."""
     shape = with_step(shape, schedule)
     return schedule_attention_gradients(attention_backward(shape), shape, schedule)
+
+
+def projection_gradients(shape: EncoderShape) -> list[str]:
+    """Name the gradients of projections, and of the norms of heads."""
+    into = ["qkv"] if shape.key_heads is None else ["q", "kv"]
+    gains = ["d_gain_q", "d_gain_k"] if shape.head_norms else []
+    return [f"d_{kind}_{name}" for name in (*into, "out") for kind in "wb"] + gains
 
 
 def table_gradients(shape: EncoderShape) -> list[str]:
@@ -116,6 +125,8 @@ def define_mixing_gradients(shape: EncoderShape, d_mixed: Operation, read: Proje
     width, rows = shape.head_width, rows_of_heads(shape)
     row = (*rows,)
     qkv, mixed = Tensor("qkv", {**TOKENS, **shape.of_parts}), Tensor("mixed", {**TOKENS, **shape.of_heads})
+    if read is None and shape.key_heads is not None:
+        read = _read_turned(shape)
     read = read or read_qkv(Tensor("turned", turned_axes(shape)) if shape.rotary else qkv, qkv)
     peak, total = Tensor("peak", rows), Tensor("total", rows)
     of_keys = {batch: BATCHES(), **shape.of_heads, col: shape.keys}
@@ -142,36 +153,33 @@ def define_mixing_gradients(shape: EncoderShape, d_mixed: Operation, read: Proje
 
     d_queries = sum_over({col: seen}, d_scores[(*row, col)] * read.key(col))
     d_keys = over_queries(d_scores[batch, head, query, pos] * read.query(query, dim))
-    d_q, d_k, back = _define_inward(shape, d_queries, d_keys)
-    into, number = _values_of(shape)
+    d_q, d_k, d_v, back = _define_inward(shape, d_queries, d_keys, over_queries(
+        used[batch, head, query, pos] * d_mixed[batch, query, head, dim]))
     each, sums = _define_table_gradients(shape, d_scores)
-    return [
-        keys, values, scores, weights, *dropped, delta, d_weights, d_scores,
-        d_q, d_k, part_of("d_v", into, {part: number}, over_queries(
-            used[batch, head, query, pos] * d_mixed[batch, query, head, dim])),
-        *each, *back, *sums,
-    ]
+    return [keys, values, scores, weights, *dropped, delta, d_weights, d_scores, d_q, d_k, d_v, *each, *back, *sums]
 
 
 def d_kv(shape: EncoderShape) -> Tensor:
     """Return the gradient of the keys and values of the memory."""
-    return Tensor("d_kv", {**MEMORY, **shape.of_parts, part: 2})
+    return Tensor("d_kv", {**MEMORY, **shape.of_keys})
 
 
-def _values_of(shape: EncoderShape) -> tuple[Tensor, int]:
-    """Return the tensor and the part of the gradient of values."""
-    return (d_kv(shape), 1) if shape.cross else (Tensor("d_qkv", {**TOKENS, **shape.of_parts}), 2)
+def _define_inward(shape: EncoderShape, d_queries: Expr, d_keys: Expr, d_values: Expr
+                   ) -> tuple[Operation, Operation, Operation, list[Operation]]:
+    """Define d_q, d_k and d_v, and what is made of them.
 
-
-def _define_inward(shape: EncoderShape, d_queries: Expr, d_keys: Expr
-                   ) -> tuple[Operation, Operation, list[Operation]]:
-    """Define d_q and d_k, and the parts of d_qkv that are made of them.
-
-    Both are parts of d_qkv, or, if queries and keys were rotated, of d_turned, unless keys are those of the memory.
+    They are parts of d_qkv, or, queries and keys that were rotated, of d_turned, of which d_qkv is made; if keys are
+    those of the memory, d_k and d_v are parts of d_kv. Where heads share keys, they belong to heads of queries, and
+    d_queries and d_kv are made of them.
     """
+    of_heads = {**TOKENS, **shape.of_heads}
     if shape.cross:
-        return (compute("d_q", {**TOKENS, **shape.of_heads}, d_queries),
-                part_of("d_k", d_kv(shape), {part: 0}, d_keys), [])
+        return (compute("d_q", of_heads, d_queries), part_of("d_k", d_kv(shape), {part: 0}, d_keys),
+                part_of("d_v", d_kv(shape), {part: 1}, d_values), [])
+    if shape.key_heads is not None:
+        d_q, d_k, d_v = (compute(name, of_heads, value) for name, value in (
+            ("d_q", d_queries), ("d_k", d_keys), ("d_v", d_values)))
+        return d_q, d_k, d_v, _define_head_gradients(shape, d_q, d_k, d_v)
     inward = d_qkv = Tensor("d_qkv", {**TOKENS, **shape.of_parts})
     back = []
     if shape.rotary:
@@ -179,7 +187,77 @@ def _define_inward(shape: EncoderShape, d_queries: Expr, d_keys: Expr
         back = [part_of(f"d_{name}_back", d_qkv, {part: number}, rotate(
             shape, lambda at, number=number: inward[batch, pos, number, head, at], back=True))
             for number, name in enumerate("qk")]
-    return part_of("d_q", inward, {part: 0}, d_queries), part_of("d_k", inward, {part: 1}, d_keys), back
+    return (part_of("d_q", inward, {part: 0}, d_queries), part_of("d_k", inward, {part: 1}, d_keys),
+            part_of("d_v", d_qkv, {part: 2}, d_values), back)
+
+
+def _read_turned(shape: EncoderShape) -> Projected:
+    turned_q, turned_k = (Tensor(f"turned_{name}", {**TOKENS, head: heads, dim: shape.head_width})
+                          for name, heads in (("q", shape.heads), ("k", shape.key_heads)))
+    return read_heads(shape, turned_q, lambda at, which: turned_k[batch, at, which, dim], _kv(shape))
+
+
+def _kv(shape: EncoderShape) -> Tensor:
+    return Tensor("kv", {**TOKENS, **shape.of_keys})
+
+
+def _define_head_gradients(shape: EncoderShape, d_q: Operation, d_k: Operation, d_v: Operation) -> list[Operation]:
+    """Define d_queries and d_kv, and the gradients of the norms of heads, of gradients by heads of queries.
+
+        d_.._shared[batch, pos, head, dim]    sums over the heads of queries that share a head of keys
+        d_.._normal[batch, pos, head, dim]    rotated back
+
+    For the gradients of norms see `sparloom.ragged.layers.norms`.
+    """
+    queries, kv = Tensor("queries", {**TOKENS, **shape.of_heads}), _kv(shape)
+    d_k, d_v = (_define_shared(shape, each) for each in (d_k, d_v))
+    made = [each for each in (d_k, d_v) if each.name.endswith("_shared")]
+    for short, heads, upstream, source in (("q", shape.heads, d_q, queries[batch, pos, head, dim]),
+                                           ("k", shape.key_heads, d_k, kv[batch, pos, 0, head, dim])):
+        value, of_heads = rotate(shape, lambda at, upstream=upstream: upstream[batch, pos, head, at], back=True), {
+            **TOKENS, head: heads}
+        if shape.head_norms:
+            of_head, row = {dim: shape.head_width}, (batch, pos, head)
+            normal = compute(f"d_{short}_normal", {**of_heads, **of_head}, value)
+            gain = raised_gain(Tensor(f"gain_{short}", of_head)[dim], shape.norm)
+            spread = Tensor(f"spread_{short}", of_heads)[row]
+            across = compute(f"across_{short}", of_heads, sum_over(
+                of_head, normal[(*row, dim)] * gain * source) * real(1 / shape.head_width) * spread * spread)
+            each = compute(f"d_{short}_gains", {**TOKENS, **of_head}, sum_over(
+                {head: heads}, normal[(*row, dim)] * source * spread))
+            made += [normal, across, each, sum_over_tokens(f"d_gain_{short}", of_head, each[batch, pos, dim])]
+            value = spread * (normal[(*row, dim)] * gain - source * across[row])
+        made.append(compute("d_queries", {**TOKENS, **shape.of_heads}, value) if short == "q"
+                    else part_of("d_k_back", _d_kv(shape), {part: 0}, value))
+    return [*made, part_of("d_v_back", _d_kv(shape), {part: 1}, d_v[batch, pos, head, dim])]
+
+
+def _d_kv(shape: EncoderShape) -> Tensor:
+    return Tensor("d_kv", {**TOKENS, **shape.of_keys})
+
+
+def _define_shared(shape: EncoderShape, of_queries: Operation) -> Operation:
+    group = shape.heads // shape.key_heads
+    if group == 1:
+        return of_queries
+    here = Binary("==", query // group, head)
+    return compute(f"{of_queries.name}_shared", {**TOKENS, head: shape.key_heads, dim: shape.head_width}, sum_over(
+        {query: shape.heads}, where(here, of_queries[batch, pos, query, dim], real(0.0))))
+
+
+def _schedule_head_gradients(prog: Program) -> Program:
+    """Schedule the operations of `_define_head_gradients`: a token at a time."""
+    names = {nest.name for nest in prog.nests()}
+    for name in (each for each in ("d_k_shared", "d_v_shared", "d_q_gains", "d_k_gains") if each in names):
+        *before, last, reduction = (loop.name for loop in prog.nest(name).loops)
+        prog = schedule_elementwise(reorder(prog, name, (*before, reduction, last)), name)
+    for name in (each for each in ("d_q_normal", "d_k_normal", "d_queries", "d_q_back", "d_k_back", "d_v_back")
+                 if each in names):
+        prog = schedule_elementwise(prog, name)
+    for short in "qk" if "across_q" in names else "":
+        prog = schedule_elementwise(prog, f"across_{short}")
+        prog = schedule_token_sum(prog, f"d_gain_{short}")
+    return prog
 
 
 def schedule_mixing_gradients(prog: Program, shape: EncoderShape, *, queries: int) -> Program:
@@ -211,9 +289,7 @@ def schedule_mixing_gradients(prog: Program, shape: EncoderShape, *, queries: in
         prog = compute_at(prog, producer, "d_q", "batch_head", local=True)
     prog = offload_innermost(prog, "d_q", "d_k_rest", "d_v_rest", "scores", "d_weights")
     prog = vectorise_innermost(prog, "weights", "d_scores", "delta", "d_k_start", "d_v_start", *dropped)
-    names = [nest.name for nest in prog.nests()]
-    for name in (each for each in names if each.startswith(("d_q_", "d_k_")) and each.endswith("_back")):
-        prog = schedule_elementwise(prog, name)
+    prog = _schedule_head_gradients(prog)
     return parallel(prog, "d_q", "batch_head")
 
 
@@ -256,18 +332,21 @@ def define_attention_gradients(shape: EncoderShape, d_attended: Tensor | Operati
         residual: the gradient of the result is added to that of the tokens.
         inputs: name of the tokens that attend to each other.
     """
-    size, of_heads, projection = shape.width, shape.of_parts, define_output_gradients(shape, d_attended)
-    w_qkv, x = Tensor("w_qkv", {**of_heads, model: size}), Tensor(inputs, {**TOKENS, model: size})
-    d_qkv = Tensor("d_qkv", {**TOKENS, **of_heads})
-    inward = sum_over(of_heads, d_qkv[batch, pos, part, head, dim] * w_qkv[part, head, dim, model])
-    return [
-        *projection, *define_mixing_gradients(shape, projection[-1]),
-        sum_over_tokens("d_w_qkv", {**of_heads, model: size},
-                        d_qkv[batch, pos, part, head, dim] * x[batch, pos, model]),
-        sum_over_tokens("d_b_qkv", of_heads, d_qkv[batch, pos, part, head, dim]),
-        compute(f"d_{inputs}", {**TOKENS, model: size},
-                inward + d_attended[batch, pos, model] if residual else inward),
-    ]
+    size, projection = shape.width, define_output_gradients(shape, d_attended)
+    x, found = Tensor(inputs, {**TOKENS, model: size}), [*projection, *define_mixing_gradients(shape, projection[-1])]
+    projected = [("qkv", "d_qkv", shape.of_parts)] if shape.key_heads is None else [
+        ("kv", "d_kv", shape.of_keys), ("q", "d_queries", shape.of_heads)]
+    added = d_attended[batch, pos, model] if residual else None
+    for name, gradient, outs in projected:
+        upstream = Tensor(gradient, {**TOKENS, **outs})[(batch, pos, *outs)]
+        inward = sum_over(outs, upstream * Tensor(f"w_{name}", {**outs, model: size})[(*outs, model)])
+        found += [
+            sum_over_tokens(f"d_w_{name}", {**outs, model: size}, upstream * x[batch, pos, model]),
+            sum_over_tokens(f"d_b_{name}", outs, upstream),
+            compute(f"d_{inputs}_kv" if name == "kv" else f"d_{inputs}", {**TOKENS, model: size},
+                    inward if added is None else inward + added)]
+        added = found[-1][batch, pos, model]
+    return found
 
 
 def schedule_attention_gradients(prog: Program, shape: EncoderShape, schedule: EncoderSchedule, inputs: str = "x"
@@ -277,7 +356,8 @@ def schedule_attention_gradients(prog: Program, shape: EncoderShape, schedule: E
         prog = schedule_elementwise(prog, "d_added")
     prog = schedule_linear(prog, "d_mixed", "dim", "channel", schedule)
     prog = schedule_mixing_gradients(prog, shape, queries=schedule.queries)
-    inward = f"d_{inputs}"
-    prog, reduction = fuse_reduction(prog, inward)
-    prog = schedule_linear(prog, inward, "model", reduction, schedule)
-    return schedule_parameter_gradients(prog, {"out": 1, "qkv": 3})
+    for inward in (f"d_{inputs}",) if shape.key_heads is None else (f"d_{inputs}_kv", f"d_{inputs}"):
+        prog, reduction = fuse_reduction(prog, inward)
+        prog = schedule_linear(prog, inward, "model", reduction, schedule)
+    into = {"qkv": 3} if shape.key_heads is None else {"q": 2, "kv": 3}
+    return schedule_parameter_gradients(prog, {"out": 1, **into})

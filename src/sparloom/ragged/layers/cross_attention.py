@@ -18,8 +18,9 @@ from collections.abc import Collection
 from sparloom.errors import Unsupported
 from sparloom.ragged.definition import program
 from sparloom.ragged.layers.attention import (
-    Projected,
     define_mix_and_projection,
+    define_queries_and_keys,
+    define_turned_heads,
     schedule_mix_and_projection,
 )
 from sparloom.ragged.layers.attention_gradients import (
@@ -28,7 +29,7 @@ from sparloom.ragged.layers.attention_gradients import (
     define_output_gradients,
     schedule_mixing_gradients,
 )
-from sparloom.ragged.layers.precision import operand, round_for_attention, schedule_operands
+from sparloom.ragged.layers.precision import operand, schedule_operands
 from sparloom.ragged.layers.tokens import (
     MEMORY,
     TOKENS,
@@ -36,17 +37,14 @@ from sparloom.ragged.layers.tokens import (
     EncoderShape,
     batch,
     channel,
-    dim,
     fuse_reduction,
-    head,
     model,
-    part,
     pos,
     schedule_elementwise,
     schedule_linear,
     schedule_parameter_gradients,
 )
-from sparloom.ragged.nests import Operation, Program, compute, sum_over
+from sparloom.ragged.nests import Program, compute, sum_over
 from sparloom.ragged.tensor import Tensor
 
 OUTPUTS = ("d_x", "d_memory", "d_w_q", "d_b_q", "d_w_kv", "d_b_kv", "d_w_out", "d_b_out")
@@ -71,21 +69,13 @@ def cross_attention(shape: EncoderShape) -> Program:
         Unsupported: scores of the shape depend on distances.
     """
     check_cross(shape)
-    queries, keys = shape.of_heads, {**shape.of_parts, part: 2}
     of_model = {model: shape.width}
     x, memory = (operand(shape, Tensor(name, {**tokens, **of_model}), of_model)
                  for name, tokens in (("x", TOKENS), ("memory", MEMORY)))
-    made = [compute(name, {**tokens, **outs}, *round_for_attention(
-        shape, inputs.times(f"w_{short}", of_model, outs) + Tensor(f"b_{short}", outs)[(*outs,)]))
-        for name, short, tokens, inputs, outs in (
-            ("queries", "q", TOKENS, x, queries), ("kv", "kv", MEMORY, memory, keys))]
+    made = define_queries_and_keys(shape, x, memory, MEMORY)
+    _, read = define_turned_heads(shape, *made)
     return program("cross_attention", [
-        *x.operations, *memory.operations, *define_mix_and_projection(shape, made, _read(*made))])
-
-
-def _read(queries: Operation | Tensor, kv: Operation | Tensor) -> Projected:
-    return Projected(lambda at, column: queries[batch, at, head, column],
-                     lambda at: kv[batch, at, 0, head, dim], lambda at: kv[batch, at, 1, head, dim])
+        *x.operations, *memory.operations, *define_mix_and_projection(shape, made, read)])
 
 
 def scheduled_cross_attention(shape: EncoderShape, schedule: EncoderSchedule, *, kept: Collection[str] = ()) -> Program:
@@ -99,10 +89,10 @@ def scheduled_cross_attention(shape: EncoderShape, schedule: EncoderSchedule, *,
 def cross_attention_backward(shape: EncoderShape) -> Program:
     """Define the gradients of `cross_attention`, unscheduled; its outputs are `OUTPUTS`."""
     check_cross(shape)
-    size, of_head, of_parts = shape.width, shape.of_heads, {**shape.of_parts, part: 2}
+    size, of_head, of_parts = shape.width, shape.of_heads, shape.of_keys
     made = Tensor("queries", {**TOKENS, **of_head}), Tensor("kv", {**MEMORY, **of_parts})
     projection = define_output_gradients(shape, Tensor("d_attended", {**TOKENS, channel: size}))
-    gradients = define_mixing_gradients(shape, projection[-1], _read(*made))
+    gradients = define_mixing_gradients(shape, projection[-1], define_turned_heads(shape, *made)[1])
     found = [*projection, *gradients]
     d_q = next(each for each in gradients if each.name == "d_q")
     for name, short, tokens, d_made, outs in (("x", "q", TOKENS, d_q, of_head), ("memory", "kv", MEMORY, d_kv(shape),

@@ -5,6 +5,8 @@ Around attention, see `sparloom.ragged.layers.attention`, are norms, residual su
     norms after the sums    attended = attention(x) + x, norm_1 of it; fed = network(norm_1) + norm_1, norm_2 of it
     norms first             norm_1 of x; attended = attention(norm_1) + x, norm_2 of it; fed = network(norm_2)
                             + attended
+    with norms of sums      attended = attention(norm_1), norm_3 = norm of it + x, norm_2 of that;
+                            fed = network(norm_2), norm_4 = norm of it + norm_3
     network                 active w_back + b_back, with active = activation(t w_in + b_in) of tokens t, if gated times
                             up = t w_up + b_up
 
@@ -43,6 +45,7 @@ from sparloom.ragged.layers.attention import (
 )
 from sparloom.ragged.layers.attention_gradients import (
     define_attention_gradients,
+    projection_gradients,
     schedule_attention_gradients,
     table_gradients,
 )
@@ -80,7 +83,8 @@ from sparloom.ragged.nests import (
 )
 from sparloom.ragged.tensor import Tensor
 
-KEPT = ("peak", "total", "mean_1", "spread_1", "mean_2", "spread_2", "inner")
+KEPT = ("peak", "total", *(f"{name}_{norm}" for norm in "1234" for name in ("mean", "spread")), "spread_q", "spread_k",
+        "inner")
 """Intermediate results that the forward pass stores for the gradients, besides those it stores anyway."""
 
 HALF, ONE = real(0.5), real(1.0)
@@ -159,7 +163,7 @@ ACTIVATIONS: Mapping[str, Activation] = MappingProxyType({
 
 
 def encoder_layer(shape: EncoderShape, *, differentiable: bool = False) -> Program:
-    """Define the encoder layer, unscheduled; its result is norm_2, or fed if norms come first.
+    """Define the encoder layer, unscheduled; its result is norm_2, or fed if norms come first, or norm_4.
 
     Inputs besides those of `attention` are w_in[channel, hidden], b_in[hidden], w_back[hidden, model], b_back[model],
     gain and shift of the norms, gain_1, shift_1, gain_2, shift_2, each as wide as a token, and, if the network is
@@ -171,10 +175,13 @@ def encoder_layer(shape: EncoderShape, *, differentiable: bool = False) -> Progr
     if shape.norm_first:
         x = Tensor("x", {**TOKENS, model: shape.width})
         norm_1 = _define_norm(shape, x, "1") if shape.first_norm else []
-        *before, attended = define_attention(shape, residual=True, inputs=norm_1[-1] if norm_1 else None)
-        norm_2 = _define_norm(shape, attended, "2")
-        network = _define_network(shape, norm_2[-1], attended, differentiable=differentiable)
-        return program("encoder", [*norm_1, *before, attended, *norm_2, *network])
+        *before, attended = define_attention(shape, residual=not shape.sum_norms, inputs=norm_1[-1] if norm_1 else None)
+        norm_3 = _define_norm(shape, attended, "3", residual=x) if shape.sum_norms else []
+        summed = norm_3[-1] if norm_3 else attended
+        norm_2 = _define_norm(shape, summed, "2")
+        network = _define_network(shape, norm_2[-1], None if norm_3 else summed, differentiable=differentiable)
+        norm_4 = _define_norm(shape, network[-1], "4", residual=summed) if norm_3 else []
+        return program("encoder", [*norm_1, *before, attended, *norm_3, *norm_2, *network, *norm_4])
     *before, attended = define_attention(shape, residual=True)
     norm_1 = _define_norm(shape, attended, "1")
     network = _define_network(shape, norm_1[-1], norm_1[-1], differentiable=differentiable)
@@ -199,19 +206,21 @@ def scheduled_encoder_layer(shape: EncoderShape, schedule: EncoderSchedule, *, k
         elif nest in names:
             prog = schedule_linear(prog, nest, "hidden", "channel", schedule)
     prog = schedule_linear(prog, "fed", "model", "hidden", schedule)
-    for number in (each for each in ("1", "2") if f"norm_{each}" in names):
+    for number in (each for each in "1234" if f"norm_{each}" in names):
         prog = schedule_norm(prog, number, prog.nest(f"norm_{number}").loops[-1].name, kept)
     return prog if kept else spread_rows(prog, "norm_1", "norm_2", "active")  # gradients read rows without gaps
 
 
-def _define_norm(shape: EncoderShape, inputs: Operation | Tensor, number: str) -> list[Operation]:
+def _define_norm(shape: EncoderShape, inputs: Operation | Tensor, number: str, *,
+                 residual: Operation | Tensor | None = None) -> list[Operation]:
     axes = (inputs if isinstance(inputs, Tensor) else inputs.output).axes
-    return define_norm(inputs, number, axes[-1][0], width=shape.width, epsilon=shape.epsilon, kind=shape.norm)
+    return define_norm(inputs, number, axes[-1][0], width=shape.width, epsilon=shape.epsilon, kind=shape.norm,
+                       residual=residual)
 
 
-def _define_network(shape: EncoderShape, tokens: Operation, residual: Operation, *, differentiable: bool
+def _define_network(shape: EncoderShape, tokens: Operation, residual: Operation | None, *, differentiable: bool
                     ) -> list[Operation]:
-    """Define the feed-forward network, plus a residual; the last operation is fed."""
+    """Define the feed-forward network, plus a residual if given; the last operation is fed."""
     outs = {hidden: shape.hidden}
     many, into = {**TOKENS, **outs}, operand(shape, tokens, {channel: shape.width})
     found = [*into.operations]
@@ -232,7 +241,8 @@ def _define_network(shape: EncoderShape, tokens: Operation, residual: Operation,
     active = compute("active", many, *round_for_products(shape, drop(shape, 2, pos, hidden, value)))
     back = operand(shape, active, outs)
     added = back.times("w_back", outs, {model: shape.width}) + Tensor("b_back", {model: shape.width})[model]
-    fed = drop(shape, 3, pos, model, added) + residual[batch, pos, model]
+    fed = drop(shape, 3, pos, model, added)
+    fed = fed if residual is None else fed + residual[batch, pos, model]
     return [*found, active, *back.operations, compute("fed", {**TOKENS, model: shape.width}, fed)]
 
 
@@ -243,27 +253,38 @@ def _stores_inner(shape: EncoderShape) -> bool:
 
 def encoder_backward(shape: EncoderShape) -> Program:
     """Define the gradients of `encoder_layer`, unscheduled; outputs: d_x, then in the order of PyTorch's parameters."""
-    size = shape.width
-    attended = Tensor("attended", {**TOKENS, channel: size})
-    upstream = Tensor("d_fed" if shape.norm_first else "d_norm_2", {**TOKENS, model: size})
+    size, found = shape.width, []
+    x, attended, fed = (Tensor(name, {**TOKENS, last: size}) for name, last in (
+        ("x", model), ("attended", channel), ("fed", model)))
+    upstream = Tensor(f"d_{'norm_4' if shape.sum_norms else 'fed' if shape.norm_first else 'norm_2'}",
+                      {**TOKENS, model: size})
     if shape.norm_first:
-        network = list(_define_network_gradients(shape, upstream, "norm_2"))
-        norm_2, d_attended = _define_norm_gradients(shape, "2", attended, network[-1], residual=upstream)
-        x, norm_1 = Tensor("x", {**TOKENS, model: size}), []
-        mix = define_attention_gradients(shape, d_attended, residual=not shape.first_norm, inputs=_attending(shape))
+        summed, d_fed = attended, upstream
+        if shape.sum_norms:
+            summed = Tensor("norm_3", {**TOKENS, channel: size})
+            norm_4, d_fed = _define_norm_gradients(shape, "4", fed, upstream)
+            found += norm_4
+        found += _define_network_gradients(shape, d_fed, "norm_2")
+        norm_2, d_summed = _define_norm_gradients(shape, "2", summed, found[-1], residual=upstream)
+        found += norm_2
+        d_attended = d_summed
+        if shape.sum_norms:
+            norm_3, d_attended = _define_norm_gradients(shape, "3", attended, d_summed)
+            found += norm_3
+        found += define_attention_gradients(
+            shape, d_attended, residual=not shape.first_norm and not shape.sum_norms, inputs=_attending(shape))
         if shape.first_norm:
-            norm_1, _ = _define_norm_gradients(shape, "1", x, mix[-1], residual=d_attended)
-        found = [*network, *norm_2, *mix, *norm_1]
+            found += _define_norm_gradients(shape, "1", x, found[-1], residual=d_summed)[0]
     else:
-        norm_2, d_fed = _define_norm_gradients(shape, "2", Tensor("fed", {**TOKENS, model: size}), upstream)
+        norm_2, d_fed = _define_norm_gradients(shape, "2", fed, upstream)
         network = list(_define_network_gradients(shape, d_fed, "norm_1", residual=d_fed))
         norm_1, d_attended = _define_norm_gradients(shape, "1", attended, network[-1])
         found = [*norm_2, *network, *norm_1, *define_attention_gradients(shape, d_attended, residual=True)]
     up = ["d_w_up", "d_b_up"] if shape.gated else []
-    first = ["d_gain_1", "d_shift_1"] if shape.first_norm else []
+    norms = ["1"] * shape.first_norm + ["2"] + ["3", "4"] * shape.sum_norms
     return program("encoder_backward", found, [
-        "d_x", "d_w_qkv", "d_b_qkv", "d_w_out", "d_b_out", "d_w_in", "d_b_in", *up, "d_w_back", "d_b_back", *first,
-        "d_gain_2", "d_shift_2", *table_gradients(shape)])
+        "d_x", *projection_gradients(shape), "d_w_in", "d_b_in", *up, "d_w_back", "d_b_back",
+        *(f"d_{name}_{norm}" for norm in norms for name in ("gain", "shift")), *table_gradients(shape)])
 
 
 def scheduled_encoder_backward(shape: EncoderShape, schedule: EncoderSchedule) -> Program:
@@ -272,7 +293,9 @@ def scheduled_encoder_backward(shape: EncoderShape, schedule: EncoderSchedule) -
     prog = encoder_backward(shape)
     tokens, norms = "norm_1", {"2": "d_fed", "1": "d_attended"}
     if shape.norm_first:
-        tokens, norms = "norm_2", {"2": "d_attended", **({"1": "d_x"} if shape.first_norm else {})}
+        tokens, norms = "norm_2", {"2": "d_norm_3" if shape.sum_norms else "d_attended"}
+        norms |= {"1": "d_x"} if shape.first_norm else {}
+        norms |= {"3": "d_attended", "4": "d_fed"} if shape.sum_norms else {}
     for number, inward in norms.items():
         prog = schedule_norm_gradients(prog, number, inward)
     names = {nest.name for nest in prog.nests()}

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from sparloom.errors import Unsupported
 from sparloom.ir import BF16, DTYPES, Const, rounded
 from sparloom.jit import address_of, compile_cpp
 from sparloom.ragged.dimensions import Dim
@@ -318,9 +319,16 @@ def compiled_layer_norm(width: int, epsilon: float, schedule: NormSchedule, thre
 
 
 def _check(shape: EncoderShape) -> None:
-    if min(shape.width, shape.heads, shape.hidden) < 1 or shape.width % shape.heads:
+    numbers = [shape.width, shape.heads, shape.hidden, shape.head or 1]
+    if min(numbers) < 1 or (shape.head is None and shape.width % shape.heads):
         raise ValueError(f"a layer of width {shape.width} with {shape.heads} heads and {shape.hidden} hidden columns: "
-                         f"all are at least 1, and heads divide the width")
+                         f"all are at least 1, and heads divide the width unless their columns are given")
+    if shape.key_heads is not None and (shape.key_heads < 1 or shape.heads % shape.key_heads):
+        raise ValueError(f"{shape.heads} heads of queries and {shape.key_heads} of keys: these divide those")
+    if (shape.key_heads and not shape.rotary) or (shape.head_norms and not shape.key_heads) or (
+            shape.sum_norms and not (shape.norm_first and shape.first_norm)):
+        raise Unsupported("heads of keys need a rotation, norms of heads need heads of keys, and norms of sums need "
+                          "norms that come first")
     for name, kinds in (("activation", encoder.ACTIVATIONS), ("norm", NORMS)):
         if getattr(shape, name) not in kinds:
             raise ValueError(f"{name}={getattr(shape, name)!r}: there are {', '.join(kinds)}")

@@ -49,26 +49,32 @@ from sparloom.ragged.schedule.loops import (
 from sparloom.ragged.schedule.operations import inline, reorder_dimensions
 from sparloom.ragged.tensor import Tensor
 
-NORMS = ("layer", "rms")
+NORMS = ("layer", "rms", "rms_centred")
 OVER: Mapping[Dim, Expr | int] = {pos: LENGTHS(batch)}  # the tokens of a sequence
 
 
-def define_norm(inputs: Operation | Tensor, number: str, last: Dim, *, width: int, epsilon: float, kind: str = "layer"
-                ) -> list[Operation]:
-    """Define a norm.
+def define_norm(inputs: Operation | Tensor, number: str, last: Dim, *, width: int, epsilon: float, kind: str = "layer",
+                residual: Operation | Tensor | None = None) -> list[Operation]:
+    """Define a norm, plus a residual if given.
 
         layer    (x - mean) / sqrt(variance + epsilon) * gain + shift
-        rms      x / sqrt(mean of x^2 + epsilon) * gain + shift
+        rms      x / sqrt(mean of x^2 + epsilon) * gain + shift, and gain + 1 instead of gain if "rms_centred"
     """
     share = real(1 / width)
-    gain, shift = (Tensor(f"{name}_{number}", {last: width}) for name in ("gain", "shift"))
+    gain, shift = (Tensor(f"{name}_{number}", {last: width})[last] for name in ("gain", "shift"))
     mean = compute(f"mean_{number}", TOKENS, sum_over({last: width}, inputs[batch, pos, last]) * share)
     apart = inputs[batch, pos, last] - mean[batch, pos] if kind == "layer" else inputs[batch, pos, last]
     spread = compute(f"spread_{number}", TOKENS, real(1.0) / sqrt(
         sum_over({last: width}, apart * apart) * share + real(epsilon)))
+    value = apart * spread[batch, pos] * raised_gain(gain, kind) + shift
     standard = compute(f"norm_{number}", {**TOKENS, last: width},
-                       apart * spread[batch, pos] * gain[last] + shift[last])
+                       value if residual is None else value + residual[batch, pos, last])
     return [mean, spread, standard] if kind == "layer" else [spread, standard]
+
+
+def raised_gain(gain: Expr, kind: str) -> Expr:
+    """Return what a norm multiplies by."""
+    return gain + real(1.0) if kind == "rms_centred" else gain
 
 
 def schedule_norm(prog: Program, number: str, last: str, kept: Collection[str], *, rows: int = 1, chunk: int = 16
@@ -89,7 +95,7 @@ def define_norm_gradients(number: str, into: Tensor, upstream: Tensor | Operatio
                           kind: str = "layer", residual: Tensor | Operation | None = None) -> list[Operation]:
     """Define d_<into>[batch, pos, last], d_gain_<number> and d_shift_<number>.
 
-    Reads gain_<number>[last], and spread_<number>[batch, pos] and, unless kind is "rms", mean_<number>[batch, pos] of
+    Reads gain_<number>[last], and spread_<number>[batch, pos] and, if kind is "layer", mean_<number>[batch, pos] of
     the forward pass.
 
     Args:
@@ -101,7 +107,8 @@ def define_norm_gradients(number: str, into: Tensor, upstream: Tensor | Operatio
     """
     share, channels = real(1 / width), {last: width}
     mean, spread = (Tensor(f"{name}_{number}", TOKENS)[batch, pos] for name in ("mean", "spread"))
-    gain, grad = Tensor(f"gain_{number}", channels)[last], upstream[batch, pos, last]
+    gain = raised_gain(Tensor(f"gain_{number}", channels)[last], kind)
+    grad = upstream[batch, pos, last]
     apart = into[batch, pos, last] - mean if kind == "layer" else into[batch, pos, last]
     along = compute(f"along_{number}", TOKENS, sum_over(channels, grad * gain) * share)
     across = compute(f"across_{number}", TOKENS, sum_over(channels, grad * gain * apart) * share * spread * spread)

@@ -66,9 +66,14 @@ class EncoderShape:
         triangles: if False, all causal scores are computed, and masked, as in other libraries.
         activation: of the feed-forward network, one of ACTIVATIONS.
         gated: the activation is multiplied by a second projection of the tokens.
-        norm: "layer", or "rms": without subtracting means.
+        norm: "layer"; "rms": without subtracting means; "rms_centred": that, and gains are added to 1.
         norm_first: tokens are normalised before attention and before the feed-forward network, not after the sums.
         first_norm: if norms come first, whether there is one before attention.
+        sum_norms: if norms come first, what attention and the feed-forward network add is normalised, too.
+        head: columns of a head; None: the width over the number of heads.
+        key_heads: heads of keys and values, each for as many neighbouring heads of queries; divides `heads`. Queries
+            have a projection of their own then. None: as many as heads, and one projection to all three.
+        head_norms: queries and keys are normalised head by head, without subtracting means, before they are rotated.
         scale: factor of scores; None: one over the square root of the width of a head.
         rotary: leading columns of queries and keys that are rotated by the position of their token, an even number.
         window: tokens attend to others up to so many positions away; None: to all.
@@ -94,6 +99,10 @@ class EncoderShape:
     norm: str = "layer"
     norm_first: bool = False
     first_norm: bool = True
+    sum_norms: bool = False
+    head: int | None = None
+    key_heads: int | None = None
+    head_norms: bool = False
     scale: float | None = None
     rotary: int = 0
     window: int | None = None
@@ -119,8 +128,13 @@ class EncoderShape:
         return {part: 3, **self.of_heads}
 
     @property
+    def of_keys(self) -> dict[Dim, Expr | int]:
+        """Dimensions of keys and values, where queries have a projection of their own."""
+        return {part: 2, head: self.key_heads or self.heads, dim: self.head_width}
+
+    @property
     def head_width(self) -> int:
-        return self.width // self.heads
+        return self.head or self.width // self.heads
 
     @property
     def score_scale(self) -> float:
