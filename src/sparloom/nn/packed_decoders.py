@@ -57,7 +57,7 @@ class DecoderLayer(LayerReader):
         return self._count(QUERIES)
 
     def _count(self, path: str) -> int:
-        return self.base(path).out_features // submodule(self.layer, "self_attn").head_dim
+        return len(self.base(path).weight) // submodule(self.layer, "self_attn").head_dim
 
     def epsilon(self, norm: Any) -> float:
         """Return what a norm adds to the mean of squares."""
