@@ -196,6 +196,18 @@ class PackedBatch:
         return replace(packed, sequences=replace(packed.sequences, mask=seen))
 
     @classmethod
+    def of_flattened(cls, positions: torch.Tensor) -> PackedBatch:
+        """Read rows of several sequences, as collators without padding make them.
+
+        Args:
+            positions: (batch, length) int64; a sequence begins where they do not go on by 1.
+        """
+        begins = torch.ones(positions.shape, dtype=torch.bool)
+        begins[:, 1:] = positions.diff(dim=1) != 1
+        edges = [*begins.flatten().nonzero()[:, 0].tolist(), positions.numel()]
+        return cls._with_a_token(np.diff(edges).tolist(), tuple(positions.shape), None)
+
+    @classmethod
     def _with_a_token(cls, lengths: list[int], shape: tuple[int, int], places: torch.Tensor | None) -> PackedBatch:
         if sum(lengths):
             return cls(Sequences(structure_of(lengths)), shape, places)

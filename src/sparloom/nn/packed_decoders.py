@@ -21,7 +21,7 @@ from transformers.models.qwen2 import modeling_qwen2
 from transformers.models.qwen3 import modeling_qwen3
 
 from sparloom.errors import Unsupported
-from sparloom.nn.batches import Sequences
+from sparloom.nn.batches import PackedBatch, Sequences
 from sparloom.nn.packed_layers import CheckedEncoder, LayerPaths, LayerReader, run_layers, submodule
 from sparloom.nn.packed_transformers import PackedModel, original
 from sparloom.nn.ragged_programs import JoinedParameters
@@ -110,12 +110,12 @@ class Decoder:
                               f"{self.config.num_hidden_layers}")
         return super().check_layers()
 
-    def _compute_packed(self, given: dict[str, Any]) -> Any:
-        positions = given.get("position_ids")
-        if positions is not None and given.get("attention_mask") is None and bool((positions.diff(dim=-1) != 1).any()):
-            raise Unsupported("position_ids restart and there is no attention_mask: these are several sequences in "
-                              "one, which encode_packed takes as a list")
-        return super()._compute_packed(given)
+    def packed_batch(self, mask: torch.Tensor | None, shape: tuple[int, int], positions: torch.Tensor | None
+                     ) -> PackedBatch:
+        """Return the tokens of a batch, in which positions that restart begin sequences if there is no mask."""
+        if mask is not None or positions is None or not getattr(self.config, "is_causal", True):
+            return super().packed_batch(mask, shape, positions)
+        return PackedBatch.of_flattened(positions.expand(shape))
 
     def positions(self, input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None) -> torch.Tensor:
         """Return the position ids that the original model gives a padded batch, (1, length)."""

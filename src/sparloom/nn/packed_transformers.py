@@ -248,7 +248,7 @@ class PackedModel(PackedEncoder):
         if inputs is None or (input_ids is not None and inputs is not input_ids) or (
                 inputs.dim() != 2 + (inputs_embeds is not None)):
             raise Unsupported("the inputs are not one of input_ids and inputs_embeds, (batch, length)")
-        batch = PackedBatch.of(mask, tuple(inputs.shape[:2]), spans=self.reads_distances)
+        batch = self.packed_batch(mask, tuple(inputs.shape[:2]), tokens.get("position_ids"))
         if tokens.get("position_ids") is None:
             tokens["position_ids"] = self.positions(input_ids, inputs_embeds)
         packed = {name: batch.gather(value) for name, value in tokens.items() if value is not None}
@@ -263,6 +263,11 @@ class PackedModel(PackedEncoder):
             result["hidden_states"] = (*padded, result["last_hidden_state"])
         as_dict = self.config.return_dict if as_dict is None else as_dict
         return result if as_dict else self.as_tuple(result)
+
+    def packed_batch(self, mask: torch.Tensor | None, shape: tuple[int, int], positions: torch.Tensor | None
+                     ) -> PackedBatch:
+        """Return the tokens that are computed of a padded batch of this shape."""
+        return PackedBatch.of(mask, shape, spans=self.reads_distances)
 
     def as_tuple(self, result: ModelOutput) -> tuple[Any, ...]:
         """Return what the original model returns for `return_dict=False`."""

@@ -1,6 +1,7 @@
 """What decoders have besides encoders: caches, positions that restart, pooling by the last token, wide heads."""
 
 import copy
+import itertools
 import logging
 
 import pytest
@@ -41,18 +42,30 @@ def test_generation_and_logits_are_as_before(kind: str, config: str) -> None:
         assert torch.equal(packed.generate(**first, **options), plain.generate(**first, **options))
 
 
-@pytest.mark.parametrize("kind", ["Qwen3Model", "MistralModel"])
-def test_positions_that_restart_are_several_sequences(kind: str, caplog) -> None:
-    model = make(kind)
-    ids, positions = inputs_of(None)["input_ids"][:1], torch.tensor([[0, 1, 2, 0, 1, 2, 3]])
+@pytest.mark.parametrize("kind", DECODERS)
+@pytest.mark.parametrize("rows", [[[0, 1, 2, 0, 1, 2, 3]], [[0, 1, 2, 3, 4, 5, 6], [5, 6, 0, 1, 0, 0, 1]]])
+def test_positions_that_restart_are_several_sequences(kind: str, rows: list[list[int]], caplog) -> None:
+    """As collators without padding make them."""
+    model, positions = make(kind), torch.tensor(rows)
+    ids = inputs_of(None)["input_ids"][:len(rows)]
+    texts = []
+    for row, places in zip(ids.tolist(), rows, strict=True):
+        starts = [0, *(at for at in range(1, 7) if places[at] != places[at - 1] + 1), 7]
+        texts += [row[begin:end] for begin, end in itertools.pairwise(starts)]
+    twin = copy.deepcopy(model)
     with torch.no_grad():
-        expected = torch.cat([model(part).last_hidden_state for part in (ids[:, :3], ids[:, 3:])], dim=1)
+        expected = twin(ids, position_ids=positions).last_hidden_state
+        assert_near(torch.cat([twin(torch.tensor([text])).last_hidden_state[0] for text in texts]),
+                    expected.flatten(0, 1))
         pack(model)
         assert_near(model(ids, position_ids=positions).last_hidden_state, expected)
-        assert "several sequences" in caplog.text
-        found, lengths = model.encode_packed([ids[0, :3].tolist(), ids[0, 3:].tolist()])
-    assert_near(found[None], expected)
-    assert lengths.tolist() == [3, 4]
+        assert_near(model.encode_packed(texts)[0], expected.flatten(0, 1))
+    loss = model(ids, position_ids=positions).last_hidden_state.pow(3).sum()
+    loss.backward()
+    twin.double()(ids, position_ids=positions).last_hidden_state.pow(3).sum().backward()
+    assert not caplog.records
+    for one, other in zip(model.parameters(), twin.parameters(), strict=True):
+        assert_near(one.grad, other.grad)
 
 
 @pytest.mark.parametrize("kind", DECODERS)
