@@ -41,7 +41,7 @@ DECODERS = ("Qwen2Model", "Qwen3Model", "LlamaModel", "MistralModel", "Gemma3Tex
 RELATIVE = ("MPNetModel", "ModernBertModel", "T5EncoderModel", "T5EncoderModel, gated", *DECODERS)
 MASKS = {
     "none": None, "right": [[1] * 7, [1] * 3 + [0] * 4, [0] * 7], "left": [[0] * 2 + [1] * 5, [1] * 7, [0] * 6 + [1]],
-    "holes": [[1, 0, 1, 1, 0, 0, 1], [0, 1, 0, 1, 0, 1, 0], [1] * 7], "one token": [[1]], "no sequence": [],
+    "holes": [[1, 0, 1, 1, 0, 0, 1], [1, 0, 0, 1, 0, 1, 0], [1] * 7], "one token": [[1]], "no sequence": [],
 }
 
 

@@ -213,6 +213,14 @@ class PackedBatch:
             return cls(Sequences(structure_of(lengths)), shape, places)
         return cls(Sequences(structure_of([1])), shape, torch.zeros(0, dtype=torch.int64))
 
+    def begins_with_padding(self) -> bool:
+        """Tell whether the first token of a text is none of those that are computed, or no other one attends to it."""
+        lengths = np.asarray(self.sequences.structure.table(LENGTHS), np.int64)
+        if self.places is None or not len(self.places):
+            return False
+        firsts = self.places.numpy()[(lengths.cumsum() - lengths)[lengths > 0]]
+        return bool((firsts % self.shape[1] != 0).any())
+
     def gather(self, padded: torch.Tensor) -> torch.Tensor:
         """Take the tokens.
 

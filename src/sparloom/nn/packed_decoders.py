@@ -94,7 +94,7 @@ class DecoderLayer(LayerReader):
 class Decoder:
     """Mixin of decoders that compute real tokens only; padding is 0 in all results."""
 
-    reads_distances = True
+    reads_distances, has_first_token = True, False
     reader = DecoderLayer
     layers_path = "layers"
     result_class = BaseModelOutputWithPast

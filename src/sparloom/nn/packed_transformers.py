@@ -158,6 +158,7 @@ class PackedModel(PackedEncoder):
     """Mixin of encoders that compute real tokens only; padding is 0 in all results."""
 
     reads_distances: ClassVar[bool] = False  # whether layers read the distance of two tokens
+    has_first_token: ClassVar[bool] = True  # whether poolers and heads read the first token of a padded text
     reader: ClassVar[type[LayerReader]]
     layers_path: ClassVar[str] = "encoder.layer"
     result_class: ClassVar[type[ModelOutput]] = BaseModelOutputWithPoolingAndCrossAttentions
@@ -266,8 +267,16 @@ class PackedModel(PackedEncoder):
 
     def packed_batch(self, mask: torch.Tensor | None, shape: tuple[int, int], positions: torch.Tensor | None
                      ) -> PackedBatch:
-        """Return the tokens that are computed of a padded batch of this shape."""
-        return PackedBatch.of(mask, shape, spans=self.reads_distances)
+        """Return the tokens that are computed of a padded batch of this shape.
+
+        Raises:
+            Unsupported: a text begins with padding, which poolers and heads would read.
+        """
+        batch = PackedBatch.of(mask, shape, spans=self.reads_distances)
+        if self.has_first_token and batch.begins_with_padding():
+            raise Unsupported("a text begins with padding, whose result poolers and heads read as that of its first "
+                              "token, and packed models compute none for padding: pad on the right")
+        return batch
 
     def as_tuple(self, result: ModelOutput) -> tuple[Any, ...]:
         """Return what the original model returns for `return_dict=False`."""
@@ -524,7 +533,7 @@ class ModernBertModel(PackedModel, modeling_modernbert.ModernBertModel):
 class T5Stack(PackedModel, modeling_t5.T5Stack):
     """The encoder of T5."""
 
-    reads_distances = True
+    reads_distances, has_first_token = True, False
     reader = T5Layer
     layers_path = "block"
     result_class = BaseModelOutputWithPastAndCrossAttentions

@@ -16,22 +16,31 @@ MASK = torch.arange(sum(LENGTHS)) % 3 > 0
 TABLES = ("bias_before", "bias_after")
 REFERENCE = {"relu": torch.relu, "gelu": functional.gelu, "silu": functional.silu,
              "gelu_tanh": lambda x: functional.gelu(x, approximate="tanh")}
+DECODER = {"activation": "silu", "norm_first": True, "norm": "rms", "gated": True, "head": 16, "key_heads": 2,
+           "rotary": 16}
 FORMS = [{"activation": "gelu", "window": 4}, {"activation": "silu", "norm_first": True, "norm": "rms", "gated": True},
          {"activation": "gelu_tanh", "gated": True, "causal": True, "scale": 0.7},
          {"norm": "rms", "distances": 6, "rotary": 4, "scale": 0.7}, {"distances": 40, "causal": True},
          {"norm_first": True, "first_norm": False, "masked": True, "window": 3},
          {"causal": True, "window": 9}, {"dropout": (0.3, 0.2, 0.1, 0.4)},
          {"dropout": (0.5, 0.0, 0.5, 0.0), "activation": "silu", "gated": True, "norm_first": True, "rotary": 8},
-         {"rotary": 6, "causal": True}, {"distances": 5, "dropout": (0.4, 0.0, 0.0, 0.0), "window": 4}]
+         {"rotary": 6, "causal": True}, {**DECODER, "causal": True}, {**DECODER, "key_heads": 4, "window": 4},
+         {**DECODER, "key_heads": 1, "head_norms": True, "sum_norms": True, "norm": "rms_centred", "scale": 0.3},
+         {**DECODER, "head_norms": True, "causal": True, "window": 3, "dropout": (0.3, 0.0, 0.0, 0.0)},
+         {"distances": 5, "dropout": (0.4, 0.0, 0.0, 0.0), "window": 4}]
 PARTS_ELSEWHERE = (1,)  # forms whose parts are in others, too
 RANDOM = np.random.default_rng(0).integers(0, 1 << 31, sum(LENGTHS))
 
 
 def parameters(shape: EncoderShape) -> dict[str, torch.Tensor]:
-    sizes = {"w_qkv": (3 * WIDTH, WIDTH), "b_qkv": (3 * WIDTH,), "w_out": (WIDTH, WIDTH), "b_out": (WIDTH,),
+    queries, pairs = HEADS * shape.head_width, 2 * (shape.key_heads or 0) * shape.head_width
+    into = {"q": queries, "kv": pairs} if shape.key_heads else {"qkv": 3 * WIDTH}
+    sizes = {**{f"w_{name}": (size, WIDTH) for name, size in into.items()},
+             **{f"b_{name}": (size,) for name, size in into.items()}, "w_out": (WIDTH, queries), "b_out": (WIDTH,),
              "w_in": (HIDDEN, WIDTH), "b_in": (HIDDEN,), "w_back": (WIDTH, HIDDEN), "b_back": (WIDTH,),
              **{f"{name}_{number}": (WIDTH,) for name in ("gain", "shift")
-                for number in ("12" if shape.first_norm else "2")},
+                for number in ("1" * shape.first_norm + "2" + "34" * shape.sum_norms)},
+             **({f"gain_{name}": (shape.head_width,) for name in "qk"} if shape.head_norms else {}),
              **({"w_up": (HIDDEN, WIDTH), "b_up": (HIDDEN,)} if shape.gated else {}),
              **({name: (HEADS, shape.distances + 1) for name in TABLES} if shape.distances else {})}
     return {name: torch.randn(size) * (size[-1] ** -0.5 if len(size) > 1 else 0.5) for name, size in sizes.items()}
@@ -39,8 +48,9 @@ def parameters(shape: EncoderShape) -> dict[str, torch.Tensor]:
 
 def normalised(shape: EncoderShape, x: torch.Tensor, values: dict[str, torch.Tensor], number: str) -> torch.Tensor:
     apart = x - x.mean(-1, keepdim=True) if shape.norm == "layer" else x
-    return apart / (apart.square().mean(-1, keepdim=True) + shape.epsilon).sqrt() * values[f"gain_{number}"] + values[
-        f"shift_{number}"]
+    gain = values[f"gain_{number}"] + (shape.norm == "rms_centred")
+    return apart / (apart.square().mean(-1, keepdim=True) + shape.epsilon).sqrt() * gain + values.get(
+        f"shift_{number}", 0.0)
 
 
 def turned(shape: EncoderShape, x: torch.Tensor) -> torch.Tensor:
@@ -86,15 +96,23 @@ def factors(shape: EncoderShape, place: int, random: np.ndarray, index: np.ndarr
 
 def attended(shape: EncoderShape, x: torch.Tensor, values: dict[str, torch.Tensor], mask: torch.Tensor,
              random: np.ndarray) -> torch.Tensor:
-    qkv = functional.linear(x, values["w_qkv"], values["b_qkv"])
-    q, k, v = qkv.view(-1, 3, HEADS, shape.head_width).permute(1, 2, 0, 3)
+    if shape.key_heads:
+        parts = [functional.linear(x, values[f"w_{name}"], values[f"b_{name}"]).view(len(x), heads, shape.head_width)
+                 for name, heads in (("q", HEADS), ("kv", 2 * shape.key_heads))]
+        q, k, v = (each.transpose(0, 1) for each in (parts[0], *parts[1].chunk(2, 1)))
+        if shape.head_norms:
+            q, k = normalised(shape, q, values, "q"), normalised(shape, k, values, "k")
+        k, v = (each.repeat_interleave(HEADS // shape.key_heads, 0) for each in (k, v))
+    else:
+        qkv = functional.linear(x, values["w_qkv"], values["b_qkv"])
+        q, k, v = qkv.view(-1, 3, HEADS, shape.head_width).permute(1, 2, 0, 3)
     if shape.rotary:
         q, k = turned(shape, q), turned(shape, k)
     scale = q.shape[-1] ** -0.5 if shape.scale is None else shape.scale
     weights = torch.softmax(q @ k.transpose(1, 2) * scale + addend(shape, mask, values), -1)
     index = np.arange(HEADS)[:, None] * 2**20 + np.arange(len(x))
     mixed = (weights * factors(shape, 0, random, index).transpose(0, 1)) @ v
-    found = functional.linear(mixed.transpose(0, 1).reshape(-1, WIDTH), values["w_out"], values["b_out"])
+    found = functional.linear(mixed.transpose(0, 1).flatten(1), values["w_out"], values["b_out"])
     return found * factors(shape, 1, random, np.arange(WIDTH))
 
 
@@ -112,8 +130,10 @@ def reference(shape: EncoderShape, x: torch.Tensor, values: dict[str, torch.Tens
     for one, mask, random in zip(x.split(LENGTHS), MASK.split(LENGTHS), parts, strict=True):
         if shape.norm_first:
             first = normalised(shape, one, values, "1") if shape.first_norm else one
-            one = one + attended(shape, first, values, mask, random)
-            results.append(one + network(shape, normalised(shape, one, values, "2"), values, random))
+            added = attended(shape, first, values, mask, random)
+            one = one + (normalised(shape, added, values, "3") if shape.sum_norms else added)
+            added = network(shape, normalised(shape, one, values, "2"), values, random)
+            results.append(one + (normalised(shape, added, values, "4") if shape.sum_norms else added))
         else:
             one = normalised(shape, one + attended(shape, one, values, mask, random), values, "1")
             results.append(normalised(shape, one + network(shape, one, values, random), values, "2"))

@@ -9,7 +9,7 @@ import torch
 
 transformers = pytest.importorskip("transformers")
 
-from encoder_models import CONFIGS, MASKS, RELATIVE, assert_near, inputs_of, make, real  # noqa: E402
+from encoder_models import CONFIGS, DECODERS, MASKS, RELATIVE, assert_near, inputs_of, make, real  # noqa: E402
 
 from sparloom.errors import Unsupported  # noqa: E402
 from sparloom.nn import describe_packing, pack, unpack  # noqa: E402
@@ -29,7 +29,9 @@ def test_results_are_those_of_the_original(kind: str, mask: str) -> None:
     assert packed.last_hidden_state.shape == (*given["input_ids"].shape, 24)
     if expected is not None:
         assert_near(real(packed.last_hidden_state, given), real(expected.last_hidden_state, given))
-    if "attention_mask" in given:
+    if mask == "left" and not kind.startswith(("T5", *DECODERS)):  # heads read the first token, which is padding
+        assert_near(packed.last_hidden_state, expected.last_hidden_state)
+    elif "attention_mask" in given:
         assert not packed.last_hidden_state[given["attention_mask"] == 0].any()
 
 
@@ -44,6 +46,19 @@ def test_gradients_are_those_of_the_original(kind: str) -> None:
         found.append(torch.autograd.grad((result * seen.to(result.dtype)).sum(), parameters))
     for actual, expected in zip(*found, strict=True):
         assert_near(actual, expected)
+
+
+@pytest.mark.parametrize("base", ["BertModel", "RobertaModel", "DistilBertModel", "ElectraModel", "MPNetModel",
+                                  "ModernBertModel"])
+def test_heads_that_read_a_first_token_of_padding(base: str, caplog) -> None:
+    torch.manual_seed(0)
+    head, name = (base, "pooler_output") if base == "BertModel" else (
+        f"{base.removesuffix('Model')}ForSequenceClassification", "logits")
+    model, given = getattr(transformers, head)(copy.deepcopy(CONFIGS[base])).eval(), inputs_of(MASKS["left"])
+    exact = copy.deepcopy(model).double()
+    with torch.no_grad():
+        assert_near(pack(model)(**given)[name], exact(**given)[name])
+    assert "begins with padding" in caplog.text
 
 
 def test_hidden_states_and_the_pooler() -> None:

@@ -1,5 +1,6 @@
-"""Embedding models and rerankers of sentence-transformers on packed tokens, and adapters of peft-like libraries."""
+"""Embedding models and rerankers of sentence-transformers on packed tokens."""
 
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -20,15 +21,27 @@ SIZES = {"vocab_size": len(WORDS), "hidden_size": 24, "num_hidden_layers": 2, "n
 TEXTS = ["a small cat sat on the mat", "the mat", "quietly", "", "cat " * 30]
 
 
+DECODER = {**SIZES, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "pad_token_id": 0}
+
+
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Callable[[transformers.PreTrainedModel], str]:
+    """Save a model with a tokenizer, and return the folder."""
+    def save(model: transformers.PreTrainedModel) -> str:
+        path = tmp_path_factory.mktemp("model")
+        (path / "vocab.txt").write_text("\n".join(WORDS))
+        model.save_pretrained(path)
+        transformers.BertTokenizer(vocab=str(path / "vocab.txt")).save_pretrained(path)
+        return str(path)
+
+    return save
+
+
+@pytest.fixture(scope="module")
+def folder(folders) -> str:
     """A model folder with random weights and a tokenizer."""
-    path = tmp_path_factory.mktemp("model")
-    (path / "vocab.txt").write_text("\n".join(WORDS))
     torch.manual_seed(0)
-    transformers.BertModel(transformers.BertConfig(**SIZES)).save_pretrained(path)
-    transformers.BertTokenizer(vocab=str(path / "vocab.txt")).save_pretrained(path)
-    return str(path)
+    return folders(transformers.BertModel(transformers.BertConfig(**SIZES)))
 
 
 def sentence_model(folder: str, mode: str) -> torch.nn.Module:
@@ -47,11 +60,37 @@ def test_embeddings_are_those_of_before(folder: str, mode: str) -> None:
     np.testing.assert_allclose(unpack(model).encode(TEXTS), expected, atol=1e-6)
 
 
-def test_rerankers(folder: str, tmp_path) -> None:
+@pytest.mark.parametrize("mode", ["mean", "weightedmean", "lasttoken"])
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("kind", ["Qwen3", "Gemma3Text"])
+def test_embeddings_of_decoders_are_those_of_before(folders, kind: str, side: str, mode: str) -> None:
     torch.manual_seed(0)
-    transformers.BertForSequenceClassification(transformers.BertConfig(**SIZES, num_labels=1)).save_pretrained(tmp_path)
-    transformers.BertTokenizer.from_pretrained(folder).save_pretrained(tmp_path)
-    model = sentence_transformers.CrossEncoder(str(tmp_path), device="cpu")
+    config = getattr(transformers, f"{kind}Config")(**DECODER)
+    model = sentence_model(folders(getattr(transformers, f"{kind}Model")(config)), mode)
+    model.tokenizer.padding_side = side
+    expected = model.encode(TEXTS, batch_size=3)
+    assert np.ptp(expected, axis=0).max() > 0.1
+    assert describe_packing(pack(model)).packed == ("0.model",)
+    np.testing.assert_allclose(model.encode(TEXTS, batch_size=3), expected, atol=2e-6)
+
+
+def test_sparse_vectors_are_those_of_before(folders) -> None:
+    torch.manual_seed(0)
+    path = folders(transformers.BertForMaskedLM(transformers.BertConfig(**SIZES)))
+    model = sentence_transformers.SparseEncoder(path, device="cpu")
+    expected = model.encode(TEXTS).to_dense()
+    assert (expected > 0).any()
+    np.testing.assert_allclose(pack(model).encode(TEXTS).to_dense(), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("kind", ["Bert", "Qwen3"])
+def test_rerankers(folders, kind: str, side: str) -> None:
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{kind}Config")(**(SIZES if kind == "Bert" else DECODER), num_labels=1)
+    path = folders(getattr(transformers, f"{kind}ForSequenceClassification")(config))
+    model = sentence_transformers.CrossEncoder(path, device="cpu")
+    model.tokenizer.padding_side = side
     pairs = [("a cat", "the mat sat quietly"), ("on the mat", "quietly"), ("small", "")]
     expected = model.predict(pairs)
     assert np.ptp(expected) > 1e-4
