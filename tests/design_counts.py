@@ -34,7 +34,7 @@ BUDGETS = {  # package -> lines of code; "top modules": those of sparloom itself
 }
 APPLICATIONS = ("baselines", "cli", "experiments", "hydra_plugins", "report")  # all other packages are the library
 LIMITS = {
-    "lines in src": 78_580, "lines in tests": 52_360, "files in conf": 73, "cycles": 0, "first spmm": 8,
+    "lines in src": 78_585, "lines in tests": 52_370, "files in conf": 73, "cycles": 0, "first spmm": 8,
     "recurring spmm": 2, "tune": 26, "accelerate and a step": 19, "pack and a call": 40, "lowering vgemm": 17,
     "plan_pair": 15, "recommend": 55,
 }

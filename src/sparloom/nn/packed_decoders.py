@@ -75,6 +75,8 @@ class DecoderLayer(LayerReader):
         window = getattr(attention, "sliding_window", getattr(config, "sliding_window", None))
         if window is not None and not is_plain:
             raise Unsupported("is_causal=False with a sliding window, which programs do not know")
+        if getattr(attention, "attn_logit_softcapping", None) is not None:
+            raise Unsupported("attn_logit_softcapping bounds scores, which programs do not")
         is_centred = isinstance(self.norms()[0][1], modeling_gemma3.Gemma3RMSNorm)
         return replace(
             shape, gated=True, norm="rms_centred" if is_centred else "rms", norm_first=True,

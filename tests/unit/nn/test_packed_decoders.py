@@ -87,6 +87,7 @@ def test_the_last_token_of_a_text_does_not_depend_on_others(kind: str) -> None:
 def test_models_that_programs_do_not_know_are_left_with_a_reason() -> None:
     dynamic = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}
     for kind, changes, reason in (("LlamaModel", {"rope_parameters": dynamic}, "'dynamic'"),
+                                  ("Gemma3TextModel", {"attn_logit_softcapping": 5.0}, "bounds scores"),
                                   ("Qwen2Model", {"is_causal": False}, "sliding window")):
         with pytest.raises(Unsupported, match=reason):
             pack(make(kind, **changes))
@@ -95,8 +96,19 @@ def test_models_that_programs_do_not_know_are_left_with_a_reason() -> None:
     assert "q_norm has another epsilon" in describe_packing(model).left[""]
 
 
-def test_bidirectional_llama() -> None:
-    model, given = make("LlamaModel", is_causal=False), inputs_of(MASKS["left"])
+ROPE = {"rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 16}
+LLAMA_3 = {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+
+
+@pytest.mark.parametrize(("kind", "changes"), [
+    ("LlamaModel", {"is_causal": False}), ("LlamaModel", {"mlp_bias": True}),
+    ("LlamaModel", {"rope_parameters": {**ROPE, **LLAMA_3}}),
+    ("Qwen3Model", {"rope_parameters": {**ROPE, "rope_type": "yarn"}}),
+    ("Qwen3Model", {"rope_parameters": {**ROPE, "rope_type": "linear"}}),
+    ("Qwen3Model", {"attention_bias": True, "hidden_act": "gelu"}), ("Gemma3TextModel", {"attention_bias": True})])
+def test_variants(kind: str, changes: dict[str, object]) -> None:
+    model, given = make(kind, **changes), inputs_of(MASKS["left"])
+    exact = copy.deepcopy(model).double()
     with torch.no_grad():
-        expected = real(model(**given).last_hidden_state, given)
-        assert_near(real(pack(model)(**given).last_hidden_state, given), expected)
+        expected = real(exact(**given).last_hidden_state, given)
+        assert_near(real(pack(model, strict=True)(**given).last_hidden_state, given), expected)
