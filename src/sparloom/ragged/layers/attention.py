@@ -9,7 +9,8 @@ Tokens of all sequences are stored one after the other, x[batch, pos, model]; no
 On a GPU a block of threads computes a token, or the row of a query in attention; its threads compute the columns, or
 one thread the value to which a row is reduced. All results are stored.
 
-Source: CoRa §7.2, Figure 3. Departures: bulk and partial padding are not needed, since tile products may have any
+Source: CoRa §7.2, Figure 3; Ainslie et al. 2023 (heads that share keys); Henry et al. 2020 (norms of heads).
+Departures: bulk and partial padding are not needed, since tile products may have any
 extent; the three kernels of attention are one. On a GPU nothing is padded, each operation is a kernel, and no tile is
 in shared memory: these schedules are correct on any GPU, and not tuned.
 """
@@ -92,7 +93,9 @@ def attention(shape: EncoderShape) -> Program:
     """Define multi-head attention, unscheduled: attended = (softmax(q kT / sqrt(head width)) v) w_out + b_out.
 
     Inputs are x[batch, pos, model], w_qkv[model, part, head, dim] with parts q, k and v, b_qkv[part, head, dim],
-    w_out[head, dim, channel] and b_out[channel].
+    w_out[head, dim, channel] and b_out[channel]. With heads of keys, w_q[model, head, dim] and w_kv[model, part, head,
+    dim] with parts k and v take the place of w_qkv, b_q and b_kv that of b_qkv; norms of heads have gain_q and
+    gain_k[dim].
     """
     return program("attention", define_attention(shape, residual=False))
 
