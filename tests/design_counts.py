@@ -28,13 +28,13 @@ ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src"
 BUDGETS = {  # package -> lines of code; "top modules": those of sparloom itself
     "arrays": 245, "baselines": 950, "cli": 510, "data": 1_895, "experiments": 7_680, "fusion": 2_340,
-    "hydra_plugins": 110, "ir": 1_700, "jit": 810, "measure": 285, "models": 3_245, "nn": 5_315, "ops": 465,
+    "hydra_plugins": 110, "ir": 1_700, "jit": 810, "measure": 285, "models": 3_245, "nn": 5_320, "ops": 465,
     "platforms": 3_495, "ragged": 4_645, "report": 2_460, "solvers": 1_065, "space": 1_855, "sparse": 1_520,
     "top modules": 610, "tuning": 3_905,
 }
 APPLICATIONS = ("baselines", "cli", "experiments", "hydra_plugins", "report")  # all other packages are the library
 LIMITS = {
-    "lines in src": 78_585, "lines in tests": 52_370, "files in conf": 73, "cycles": 0, "first spmm": 8,
+    "lines in src": 78_600, "lines in tests": 52_385, "files in conf": 73, "cycles": 0, "first spmm": 8,
     "recurring spmm": 2, "tune": 26, "accelerate and a step": 19, "pack and a call": 40, "lowering vgemm": 17,
     "plan_pair": 15, "recommend": 55,
 }

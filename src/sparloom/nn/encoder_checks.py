@@ -82,8 +82,11 @@ def _check_layer(layer: torch.nn.Module, references: Sequence[torch.nn.Module], 
     raise errors[0]
 
 
-def check_untouched(module: torch.nn.Module, path: str) -> None:
+def check_untouched(module: torch.nn.Module, path: str, *, is_called: bool = False) -> None:
     """Check that calling a module runs the code of its class.
+
+    Args:
+        is_called: see `check_methods`.
 
     Raises:
         Unsupported: it has hooks, or a method was replaced, in it or in its class.
@@ -92,21 +95,22 @@ def check_untouched(module: torch.nn.Module, path: str) -> None:
     for hook in chain.from_iterable(getattr(module, name).values() for name in HOOKS):
         if not str(getattr(hook, "__module__", "")).startswith("transformers."):  # theirs record outputs on request
             raise Unsupported(f"{path} has a hook, {getattr(hook, '__qualname__', hook)}: {remedy}")
-    check_methods(module, kind, path)
+    check_methods(module, kind, path, is_called=is_called)
 
 
-def check_methods(module: torch.nn.Module, kind: type[torch.nn.Module], path: str) -> None:
+def check_methods(module: torch.nn.Module, kind: type[torch.nn.Module], path: str, *, is_called: bool = False) -> None:
     """Check that the methods of a module, other than its `forward` if it is the encoder itself, are those of its class.
 
     Args:
         kind: the class, of the library.
+        is_called: the module itself runs, so that its methods may have decorators of torch, such as no_grad.
 
     Raises:
         Unsupported: a method was replaced, in the module or in its class.
     """
     replaced = [name for name in vars(module) if callable(getattr(kind, name, None)) and (path or name != "forward")]
     replaced += [name for name, value in vars(kind).items() if isinstance(value, types.FunctionType)
-                 and _package(value.__globals__["__name__"]) != _package(kind.__module__) and not name.startswith("__")]
+                 and _home(value, through_torch=is_called) != _package(kind.__module__) and not name.startswith("__")]
     if replaced:
         raise Unsupported(f"{path + '.' if path else ''}{replaced[0]} was replaced: restore it, or call "
                           "sparloom.nn.unpack(model) first")
@@ -123,7 +127,7 @@ def check_called(module: torch.nn.Module, reference: torch.nn.Module | None, pat
     """
     classes = {type(part) for part in (() if reference is None else reference.modules())}
     for name, part in module.named_modules(prefix=path):
-        check_untouched(part, name)
+        check_untouched(part, name, is_called=True)
         is_wide_norm = len(getattr(part, "normalized_shape", (1,))) > 1
         if is_wide_norm or not (type(part) in BY_TOKEN_CLASSES or type(part) in classes
                                 or _package(type(part).__module__) == "peft"):
@@ -153,6 +157,14 @@ def adapter_flags(module: Any) -> tuple[Any, ...]:
 
 def _full_name(module: torch.nn.Module) -> str:
     return f"{type(module).__name__} of {type(module).__module__}"
+
+
+def _home(function: types.FunctionType, *, through_torch: bool) -> str:
+    """Return the package that defines a function, or what a decorator of torch wraps."""
+    home = _package(function.__globals__["__name__"])
+    if home == "torch" and through_torch and hasattr(function, "__wrapped__"):
+        return _home(function.__wrapped__, through_torch=True)
+    return home
 
 
 def _package(name: str) -> str:

@@ -234,6 +234,19 @@ def test_all_changes_have_their_effect(kind: str) -> None:
     assert count >= 5
 
 
+def test_decorators_of_torch_count_only_on_modules_that_programs_replace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Older versions of transformers compute rotations under torch.no_grad()."""
+    model = build("ModernBertModel")
+    rotary, layer = type(model.rotary_emb), type(model.layers[0].mlp)
+    with torch.no_grad():
+        expected = call(model)
+        monkeypatch.setattr(rotary, "forward", torch.no_grad()(rotary.forward))
+        torch.testing.assert_close(call(pack(copy.deepcopy(model), strict=True)), expected, atol=1e-5, rtol=0)
+        monkeypatch.setattr(layer, "forward", torch.no_grad()(layer.forward))
+        with pytest.raises(Unsupported, match="forward was replaced"):
+            pack(copy.deepcopy(model))
+
+
 CLASSES = {"BertModel": ("", "encoder.layer.0.attention.self", "encoder.layer.0.output.dense", "embeddings"),
            "T5EncoderModel": ("encoder.block.0", "encoder.block.0.layer.0.layer_norm"),
            "TransformerEncoder": ("", "layers.0", "layers.0.self_attn", "layers.0.norm1")}
