@@ -214,7 +214,7 @@ class PackedBatch:
         return cls(Sequences(structure_of([1])), shape, torch.zeros(0, dtype=torch.int64))
 
     def begins_with_padding(self) -> bool:
-        """Tell whether the first token of a text is none of those that are computed, or no other one attends to it."""
+        """Tell whether the first computed token of a text is not the first one of its row."""
         lengths = np.asarray(self.sequences.structure.table(LENGTHS), np.int64)
         if self.places is None or not len(self.places):
             return False

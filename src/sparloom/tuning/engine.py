@@ -287,18 +287,16 @@ class Engine:
         """Make the model of one moment.
 
         Args:
-            alternate: whether it may be one of those that choices alternate between; else it is the surrogate, given
-                all trials as they are.
+            alternate: whether trees may predict, or slow trials be clipped, as some choices do at random.
         """
         rng = np.random.default_rng([self.seed, 2, labels.done, labels.begun - labels.done])
-        begun = labels.begun
         trusts = self.sources.trusts(labels.rankings())
-        if begun < RANDOM_FIRST:
+        if labels.begun < RANDOM_FIRST:
             trusts = dict.fromkeys(trusts, 0.0)
         few = MIN_LABELS if len(self.problems) > 1 or self.estimator is not None else MIN_RANDOM
         is_fitted = labels.count >= few
         chance = max(trusts.values(), default=0.0) ** 2
-        with_sources = np.random.default_rng([self.seed, 3, begun]).random() < chance  # so that `rng` is unaffected
+        with_sources = np.random.default_rng([self.seed, 3, labels.begun]).random() < chance  # leaves `rng` alone
         clipped = is_fitted and len(self.problems) == 1 and rng.random() < CLIPPED and alternate
         model = _Model(self, labels, rng, trusts, with_sources=with_sources, clipped=clipped)
         if is_fitted:

@@ -28,7 +28,8 @@ CONFIGS = {
     "Qwen3Model": transformers.Qwen3Config(**SIZES, num_key_value_heads=1, head_dim=16),
     "Gemma3TextModel": transformers.Gemma3TextConfig(**SIZES, num_key_value_heads=3, head_dim=8),
 }
-LEAST = {"bfloat16": 0.9998, "int8": 0.999}  # cosines; those of PyTorch in bfloat16 are lower
+LEAST = {"bfloat16": 0.9999, "int8": 0.999}  # cosines
+LEAST_OF = {("Qwen3Model", "bfloat16"): 0.9998}  # PyTorch itself in bfloat16 is further from float64
 MASK = torch.tensor([[1] * 12, [1] * 3 + [0] * 9, [0] * 12, [1] * 2 + [0] * 3 + [1] * 7])
 IDS = torch.randint(5, 60, MASK.shape, generator=torch.Generator().manual_seed(1))
 
@@ -59,7 +60,7 @@ def test_vectors_are_near_those_in_float32(kind: str, precision: str) -> None:
     exact = encode(copy.deepcopy(model).double())
     assert pack(model, precision=precision) is model
     found = encode(model)
-    assert LEAST[precision] <= cosines(found, exact).min() < 1 - 1e-9
+    assert LEAST_OF.get((kind, precision), LEAST[precision]) <= cosines(found, exact).min() < 1 - 1e-9
     assert not found[~MASK.bool()].any()
 
 
