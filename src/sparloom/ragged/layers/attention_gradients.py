@@ -160,8 +160,8 @@ def define_mixing_gradients(shape: EncoderShape, d_mixed: Operation, read: Proje
 
 
 def d_kv(shape: EncoderShape) -> Tensor:
-    """Return the gradient of the keys and values of the memory."""
-    return Tensor("d_kv", {**MEMORY, **shape.of_keys})
+    """Return the gradient of keys and values that have a projection of their own."""
+    return Tensor("d_kv", {**(MEMORY if shape.cross else TOKENS), **shape.of_keys})
 
 
 def _define_inward(shape: EncoderShape, d_queries: Expr, d_keys: Expr, d_values: Expr
@@ -228,12 +228,8 @@ def _define_head_gradients(shape: EncoderShape, d_q: Operation, d_k: Operation, 
             made += [normal, across, each, sum_over_tokens(f"d_gain_{short}", of_head, each[batch, pos, dim])]
             value = spread * (normal[(*row, dim)] * gain - source * across[row])
         made.append(compute("d_queries", {**TOKENS, **shape.of_heads}, value) if short == "q"
-                    else part_of("d_k_back", _d_kv(shape), {part: 0}, value))
-    return [*made, part_of("d_v_back", _d_kv(shape), {part: 1}, d_v[batch, pos, head, dim])]
-
-
-def _d_kv(shape: EncoderShape) -> Tensor:
-    return Tensor("d_kv", {**TOKENS, **shape.of_keys})
+                    else part_of("d_k_back", d_kv(shape), {part: 0}, value))
+    return [*made, part_of("d_v_back", d_kv(shape), {part: 1}, d_v[batch, pos, head, dim])]
 
 
 def _define_shared(shape: EncoderShape, of_queries: Operation) -> Operation:
